@@ -263,22 +263,6 @@ impl Communicator {
         unsafe { self.carry_out(py, request.get().core()) }
     }
 
-    /// Runs the most frequent all_reduce in training, a sum in place of `count` elements at
-    /// `address`, without a `Request`. The caller guarantees that the address is aligned and in
-    /// this process, and keeps the memory alive.
-    fn sum_at(
-        &self,
-        py: Python<'_>,
-        dtype: &str,
-        count: u64,
-        address: usize,
-        timeout: f64,
-    ) -> PyResult<()> {
-        let call = Request::sum_in_place(dtype, count, address, timeout)?;
-        // SAFETY: the caller keeps the memory, and vouches for it.
-        unsafe { self.carry_out(py, &call) }.map(|_| ())
-    }
-
     /// Starts a call and returns its handle at once.
     fn start(&self, py: Python<'_>, request: &Bound<'_, Request>) -> PyResult<Work> {
         self.core.check()?;

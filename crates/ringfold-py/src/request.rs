@@ -49,27 +49,6 @@ enum RequestMemory {
 }
 
 impl Request {
-    /// Returns the core's form of a sum in place, in memory that the caller vouches for and keeps
-    /// alive.
-    pub fn sum_in_place(
-        dtype: &str,
-        count: u64,
-        address: usize,
-        timeout: f64,
-    ) -> PyResult<ringfold::Request> {
-        let dtype = dtype_named(dtype)?;
-        let bytes = usize::try_from(count).ok();
-        let bytes = bytes.and_then(|count| count.checked_mul(dtype.size_bytes()));
-        let bytes =
-            bytes.ok_or_else(|| invalid_argument("a buffer larger than the address space"))?;
-        let memory = region((address, bytes), dtype)?;
-        let counts = ringfold::Counts::Even(count);
-        let mut request =
-            ringfold::Request::new(Collective::AllReduce, dtype, counts, memory, memory);
-        request.options.timeout = seconds(Some(timeout))?;
-        Ok(request)
-    }
-
     /// Returns the core's form of the request; its regions are valid as long as `self` is held.
     pub fn core(&self) -> &ringfold::Request {
         &self.request

@@ -63,7 +63,6 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         """Connect to the other ranks. Blocks until all have joined."""
         self._rank = rank
         self._world_size = world_size
-        self._timeout_s = timeout.total_seconds()
         self._name = name
         self._description = ""
         self._communicator, key, self._store = bootstrap.connect(
@@ -77,6 +76,8 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         )
         self._side = DeviceSide(self._communicator, self.trace, self._check_device)
         self._issuer = Issuer(self._communicator, self._side, self.trace)
+        self._shortest = self._issuer.shortest
+        self.set_timeout(timeout)
         self.buckets = Buckets(self._communicator)
         self._barriers = Barriers(self._store, rank, world_size)
         objects.install()
@@ -96,12 +97,12 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the default deadline of later calls."""
-        self._timeout_s = timeout.total_seconds()
+        self._timeout_s = self._shortest.timeout_s = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
     def _get_sequence_number_for_group(self) -> int:
-        return self.trace.collectives
+        return self.trace.counter.value
 
     def _set_sequence_number_for_group(self) -> None:
         """Do nothing: the core counts calls, the same on all ranks."""

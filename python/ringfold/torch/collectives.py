@@ -14,15 +14,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllreduceOptions
 
+from ringfold._native import ShortestSum
 from ringfold.errors import InvalidArgumentError
 from ringfold.torch import sparse
 from ringfold.torch.device import DeviceSide
 from ringfold.torch.issue import Call, Issuer
 from ringfold.torch.memory import BUCKET_BYTES_MIN, Buckets
-from ringfold.torch.options import NOTHING, SUM, Terms, terms
-from ringfold.torch.tensors import SUMMED, Numbers, is_plain, listed, moved, numbers, same_type
+from ringfold.torch.options import SUM, Terms, terms
+from ringfold.torch.tensors import Numbers, is_plain, listed, moved, numbers, same_type
 
 Tensors = list[torch.Tensor]
 
@@ -31,6 +31,7 @@ class Collectives:
     """All collectives of torch over a communicator of the core."""
 
     _issuer: Issuer
+    _shortest: ShortestSum
     _side: DeviceSide
     _call: Callable[[str, Terms], Call]
     buckets: Buckets
@@ -42,15 +43,9 @@ class Collectives:
         self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None
     ) -> dist.Work:
         """Each tensor becomes the reduction of all ranks' tensors."""
-        if (
-            type(opts) is AllreduceOptions
-            and type(tensors) is list
-            and tensors
-            and not opts.asyncOp
-        ):
-            done = self._sum_now(tensors, opts)
-            if done is not None:
-                return done
+        done = self._shortest.all_reduce(tensors, opts)
+        if done is not None:
+            return done
         # torch's own forms: options, or an operation and a timeout.
         if opts is None:
             opts = SUM if op is None else op
@@ -74,25 +69,6 @@ class Collectives:
         if large:
             self.buckets.look(large, call.requests)
         return self._issuer.issue(call)
-
-    def _sum_now(self, tensors: Tensors, opts: Any) -> dist.Work | None:
-        """`allreduce` of one small plain tensor whose caller waits; `None` for any other call."""
-        tensor = tensors[0]
-        name = SUMMED.get(tensor.dtype)
-        # Sparse tensors, which are not plain, raise when asked for their bytes.
-        if (
-            name is None
-            or len(tensors) != 1
-            or type(tensor) not in _USUAL
-            or not is_plain(tensor)
-            or tensor.nbytes >= BUCKET_BYTES_MIN
-        ):
-            return None
-        if not opts.reduceOp == SUM:
-            return None
-        timeout = opts.timeout
-        timeout_s = self._timeout_s if timeout <= NOTHING else timeout.total_seconds()
-        return self._issuer.sum_now(tensor, name, timeout_s)
 
     allreduce_sparse = allreduce
     # Does not call `allreduce`: the profiler would observe the call twice.
@@ -440,8 +416,6 @@ class Collectives:
 
 
 _BYTES = Numbers("uint8")
-_USUAL = frozenset({torch.Tensor, torch.nn.Parameter})
-"""Tensor types that intercept no operators."""
 
 
 def lists(given: Any, count: int) -> list[Tensors]:

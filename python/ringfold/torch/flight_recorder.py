@@ -2,8 +2,9 @@
 
 Each group has a `Trace`, which puts a `Record` of every call into one ring buffer for the whole
 process. A record costs a call about half a microsecond: one object, two clock readings, the
-tensors' shapes; no text, no lock. All other work is done on demand: `flight_dump` writes the ring
-in PyTorch's format, `watch` finds stuck calls.
+tensors' shapes; no text. The shortest calls (`_native.ShortestSum`) put no object into the ring: a
+`Record` of theirs is made when it is read. All other work is done on demand: `flight_dump` writes
+the ring in PyTorch's format, `watch` finds stuck calls.
 
 Invariants: no record holds a tensor, a communicator or a lane, because records outlive the group.
 Any thread may record and read. A forked child starts with an empty ring.
@@ -14,9 +15,10 @@ import os
 import sys
 import threading
 import weakref
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from math import prod
 from time import time_ns
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
@@ -47,6 +49,10 @@ Noted = tuple[Sequence[int] | None, Sequence[int] | None, torch.dtype | None, An
 """Shapes of inputs and outputs, element type, counts, root or peer, tag."""
 
 
+SumParts = tuple["Trace", int, int, str, list[int], float, int, int]
+"""The arguments of `Record.of_sum`."""
+
+
 class Settings(NamedTuple):
     """Settings from the environment; see docs/reference/env.md."""
 
@@ -66,8 +72,8 @@ class Call(Protocol):
     noted: list[Noted]
 
 
-_ids = itertools.count()
-"""Numbers of the records in this process."""
+_NAMES = {"float8_e4m3": "float8_e4m3fn"}
+"""torch's names of types that have another name in ringfold."""
 
 
 class Record:
@@ -86,9 +92,11 @@ class Record:
         name: str,
         terms: Terms,
         noted: Sequence[Noted],
+        number_of_record: int | None = None,
     ) -> None:
         self.trace = trace
-        self.id = next(_ids)
+        ring = trace.recorder.ring
+        self.id = ring.next_id() if number_of_record is None else number_of_record
         self.number = number
         """Sequence number among the group's collectives; for a message, among those with the same
         peer, tag and direction.
@@ -103,6 +111,25 @@ class Record:
         self.error: str | None = None
         self.completed_ns = 0
         self.created_ns = time_ns()
+
+    @staticmethod
+    def of_sum(
+        trace: "Trace",
+        number_of_record: int,
+        number: int,
+        dtype: str,
+        shape: list[int],
+        timeout_s: float,
+        created_ns: int,
+        completed_ns: int,
+    ) -> "Record":
+        """The record of a sum in place, as the ring holds it."""
+        kind = getattr(torch, _NAMES.get(dtype, dtype))
+        noted: Noted = (shape, shape, kind, prod(shape), 0, 0)
+        terms = Terms(False, timeout_s)
+        record = Record(trace, number, 0, "all_reduce", terms, (noted,), number_of_record)
+        record.created_ns, record.completed_ns = created_ns, completed_ns
+        return record
 
     def complete(self) -> None:
         """Record that the call was seen to complete successfully."""
@@ -200,9 +227,10 @@ class Trace:
         self.dump: str | None = None
         """The file of the group's dump, once written."""
         self._remember = self.recorder.ring.append
-        self._has_frames = self.recorder.settings.has_frames
-        self.collectives = 0
-        """The number of collectives made."""
+        self.has_frames = self.recorder.settings.has_frames
+        """Whether records have the program's stack."""
+        self.counter = _native.Counter()
+        """Counts the collectives made."""
         self._messages = itertools.count(1)
         self._streams = Counter[tuple[Any, ...]]()
         self.recorder.traces.add(self)
@@ -221,11 +249,10 @@ class Trace:
 
     def begin_collective(self, name: str, terms: Terms, noted: Sequence[Noted]) -> Record:
         """Record that a collective is about to be made."""
-        self.collectives += 1
-        return self._add(Record(self, self.collectives, 0, name, terms, noted))
+        return self._add(Record(self, self.counter.next(), 0, name, terms, noted))
 
     def _add(self, record: Record) -> Record:
-        if self._has_frames:
+        if self.has_frames:
             record.frames = list(frames())
         self._remember(record)
         return record
@@ -235,9 +262,9 @@ class Trace:
         if record.is_message:
             self._streams[stream_of(record)] -= 1
         else:
-            self.collectives -= 1
-        # Another thread may change the ring meanwhile, or may have removed the record.
-        with suppress(ValueError, IndexError, RuntimeError):
+            self.counter.retract()
+        # Another thread's record may have taken its place.
+        with suppress(ValueError):
             self.recorder.ring.remove(record)
 
     @property
@@ -286,7 +313,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.settings = Settings(*_native.diagnosis())
-        self.ring: deque[Record] = deque(maxlen=self.settings.records)
+        self.ring = _native.FlightRing(self.settings.records)
         self.groups = itertools.count()
         self.traces: weakref.WeakSet[Trace] = weakref.WeakSet()
         self.writing = threading.Lock()
@@ -294,7 +321,10 @@ class Recorder:
 
     def records(self) -> list[Record]:
         """A copy of the ring, oldest first."""
-        return copied(self.ring)
+        return [
+            each if isinstance(each, Record) else Record.of_sum(*each)
+            for each in self.ring.records()
+        ]
 
     def live(self) -> list[Trace]:
         """The live groups."""
@@ -324,9 +354,8 @@ def recorder() -> Recorder:
 
 def _forget() -> None:
     """Drop the recorder in a forked child: its calls are the parent's."""
-    global _recorder, _ids
+    global _recorder
     _recorder = None
-    _ids = itertools.count()
 
 
 os.register_at_fork(after_in_child=_forget)

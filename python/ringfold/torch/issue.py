@@ -22,20 +22,21 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from torch._C import _len_torch_dispatch_stack as _has_modes
+from torch._C import _len_torch_dispatch_stack
 from torch._C._autograd import _profiler_enabled as _is_profiled
 from torch._C._distributed_c10d import _allow_inflight_collective_as_graph_input as _is_noticed
-from torch._C._distributed_c10d import _register_work
+from torch._C._distributed_c10d import AllreduceOptions, _register_work
 from torch._C._functorch import maybe_current_level as _transform_level
 
 from ringfold import _native
-from ringfold._native import DeviceRequest, Request
+from ringfold._native import DeviceRequest, Request, ShortestSum
 from ringfold.errors import InvalidArgumentError, UnsupportedError
 from ringfold.torch.device import DRIVER_STREAMS, DeviceHandle, DeviceSide
 from ringfold.torch.flight_dump import failed
-from ringfold.torch.flight_recorder import MESSAGES, Noted, Record, Trace
+from ringfold.torch.flight_recorder import MESSAGES, Noted, Record, SumParts, Trace
 from ringfold.torch.level0 import Passage, PassageWork
-from ringfold.torch.options import Terms
+from ringfold.torch.memory import BUCKET_BYTES_MIN
+from ringfold.torch.options import NOTHING, SUM, Terms
 from ringfold.torch.tensors import Numbers, Side, Staging, is_truncated, mixed, pieces
 from ringfold.torch.work import CompletedWork, RingfoldWork, held
 
@@ -275,6 +276,17 @@ def total(side: Side | None) -> Sequence[int] | None:
     return None if side is None else [sum(piece.numel() for piece in pieces(side))]
 
 
+_TORCH = {
+    "count_modes": _len_torch_dispatch_stack,
+    "is_profiled": _is_profiled,
+    "transform_level": _transform_level,
+    "options": AllreduceOptions,
+    "sum": SUM,
+    "no_time": NOTHING,
+}
+"""What a `ShortestSum` asks torch."""
+
+
 class Issuer:
     """Executes the calls of one group, and records them. Thread-safe."""
 
@@ -286,14 +298,18 @@ class Issuer:
         self._trace = trace
         self._done = CompletedWork()
         self._coalesced: list[RingfoldWork | DeviceHandle] | None = None
-        # The terms of the last `sum_now`.
-        self._sum_terms = Terms(False, 0.0)
         # Started host calls whose results are still to be copied or changed, in order.
         self._unsettled: dict[RingfoldWork, None] = {}
         # Calls of level 0 that may have results to enqueue.
         self._passing: weakref.WeakSet[PassageWork] = weakref.WeakSet()
         # Reentrant: a signal handler may shut the group down.
         self._passing_lock = threading.RLock()
+        self.shortest = ShortestSum(
+            communicator, trace, trace.recorder.ring, trace.counter, self._done, self._unsettled,
+            _TORCH, BUCKET_BYTES_MIN,
+        )  # fmt: skip
+        """The shorter path for sums of one small tensor whose caller waits."""
+        self.shortest.is_off = trace.has_frames
 
     def issue(self, call: Call) -> dist.Work:
         """Execute `call`, or start it."""
@@ -328,7 +344,7 @@ class Issuer:
             record.completed_ns = time_ns()
             return self._done
         except BaseException as error:
-            self._fail(record, error)
+            fail(record, error)
             raise
 
     def _start(self, call: Call, record: Record) -> dist.Work:
@@ -405,47 +421,15 @@ class Issuer:
             self._coalesced.append(handle)
         return handle
 
-    def sum_now(self, tensor: torch.Tensor, name: str, timeout_s: float) -> dist.Work | None:
-        """Sum a plain tensor in place and wait: a shorter `issue` for such calls.
-
-        Returns `None` if the call needs `issue`. Small calls take a fraction of a microsecond in
-        the core, so every step in Python counts.
-        """
-        if (
-            self._coalesced is not None
-            or self._unsettled
-            or _has_modes()
-            or _is_profiled()
-            or _transform_level() is not None
-        ):
-            return None
-        if self._sum_terms.timeout_s != timeout_s:
-            self._sum_terms = Terms(False, timeout_s)
-        shape, count = tensor.shape, tensor.numel()
-        noted = ((shape, shape, tensor.dtype, count, 0, 0),)
-        record = self._trace.begin_collective("all_reduce", self._sum_terms, noted)
-        try:
-            self.communicator.sum_at(name, count, tensor.data_ptr(), timeout_s)
-        except BaseException as error:
-            self._fail(record, error)
-            raise
-        record.completed_ns = time_ns()
-        return self._done
-
-    def _fail(self, record: Record, error: BaseException) -> None:
-        """Record that a call has failed, or was refused and thus never started."""
-        if isinstance(error, REFUSALS):
-            self._trace.retract(record)
-        else:
-            failed(record, error)
-
     def start_coalescing(self) -> None:
         """Begin coalescing: calls are only started, until `end_coalescing`."""
         self._coalesced = []
+        self.shortest.is_off = True
 
     def end_coalescing(self) -> dist.Work:
         """Return one handle for all calls since `start_coalescing`."""
         works, self._coalesced = self._coalesced or [], None
+        self.shortest.is_off = self._trace.has_frames
         outputs = [output for work in works for output in work.result()]
         hosted = [work for work in works if isinstance(work, RingfoldWork)]
         enqueued = [work for work in works if isinstance(work, DeviceHandle)]
@@ -458,6 +442,21 @@ class Issuer:
         return DeviceHandle(
             self._side, [call for handle in enqueued for call in handle.calls], outputs
         )
+
+
+def fail(record: Record, error: BaseException) -> None:
+    """Record that a call has failed, or was refused and thus never started."""
+    if isinstance(error, REFUSALS):
+        record.trace.retract(record)
+    else:
+        failed(record, error)
+
+
+def end_sum(parts: SumParts, error: BaseException) -> None:
+    """Record the error of a sum that a `ShortestSum` has made."""
+    record = Record.of_sum(*parts)
+    record.trace.recorder.ring.replace(record.id, record)
+    fail(record, error)
 
 
 def noticed(work: dist.Work, call: Call) -> dist.Work:

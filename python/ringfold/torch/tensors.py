@@ -44,9 +44,6 @@ ARITHMETIC = {
 }
 """The types that can be reduced."""
 
-SUMMED = {dtype: numbers.name for dtype, numbers in ARITHMETIC.items() if numbers.width == 1}
-"""The names of types with one value per element."""
-
 _ADDITIVE = frozenset({"sum", "avg", "premul_sum"})
 _OF_FLOATS = frozenset({"avg", "premul_sum"})
 _DIVIDED = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
