@@ -9,6 +9,7 @@ from ringfold.operation import Operation
 
 __all__ = [
     "__version__",
+    "AllReduceShortcut",
     "Buffer",
     "Calls",
     "Communicator",
@@ -225,6 +226,15 @@ class ShortestSum:
     timeout_s: float
     is_off: bool
     def all_reduce(self, tensors: Any, opts: Any) -> Any: ...
+
+@final
+class AllReduceShortcut:
+    def __new__(
+        cls, function: Any, module: dict[str, Any], is_observed: Callable[[], bool], class_: type
+    ) -> AllReduceShortcut: ...
+    @property
+    def __name__(self) -> str: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 @final
 class Work:

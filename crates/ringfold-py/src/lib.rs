@@ -24,6 +24,7 @@ mod layout;
 mod memory;
 mod rendezvous;
 mod request;
+mod shortcut;
 mod shortest;
 mod signals;
 mod sources;
@@ -42,6 +43,7 @@ use lane::{DeviceRequest, DeviceWork, Lane};
 use memory::{Memory, Registration};
 use rendezvous::{RendezvousListener, derived_key, host_id, launch};
 use request::Request;
+use shortcut::AllReduceShortcut;
 use shortest::ShortestSum;
 use work::Work;
 
@@ -56,6 +58,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     attach::prepare(module.py());
     ringfold_tuner_host::register();
     module.add_class::<Buffer>()?;
+    module.add_class::<AllReduceShortcut>()?;
     module.add_class::<Calls>()?;
     module.add_class::<Communicator>()?;
     module.add_class::<Counter>()?;

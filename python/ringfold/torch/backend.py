@@ -25,7 +25,7 @@ from torch._C._dynamo import eval_frame
 from ringfold import _exit, _native
 from ringfold._exit import GRACE_S
 from ringfold.errors import InvalidArgumentError, RingfoldError, UnsupportedError, in_words
-from ringfold.torch import beside, bootstrap, dispatcher, objects, watch
+from ringfold.torch import beside, bootstrap, dispatcher, objects, shortcut, watch
 from ringfold.torch.collectives import Collectives
 from ringfold.torch.device import DRIVER_STREAMS, DeviceSide
 from ringfold.torch.flight_dump import before_leaving
@@ -206,6 +206,7 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         self._join(store, rank, world_size, timeout, name, ranks)
         self._parts: list[RingfoldProcessGroup] = []
         self._add_filler(rank, world_size)
+        shortcut.install(RingfoldProcessGroup)
 
     def _add_filler(self, rank: int, world_size: int) -> None:
         """Register a stub for torch code that asks a group for the backend of a device; the stub
