@@ -94,10 +94,15 @@ impl Calls {
         {
             return Ok(result);
         }
-        let op =
-            op.0.unwrap_or_else(|| intern!(py, "sum").clone().into_any());
-        let arguments = (x, op, out, is_async, timeout, algorithm);
-        slf.call_method1(intern!(py, "_all_reduce"), arguments)
+        let others = PyDict::new(py);
+        if let Some(op) = op.0 {
+            others.set_item("op", op)?;
+        }
+        others.set_item("out", out)?;
+        others.set_item("async_", is_async)?;
+        others.set_item("timeout", timeout)?;
+        others.set_item("algorithm", algorithm)?;
+        slf.call_method(intern!(py, "_all_reduce"), (x,), Some(&others))
     }
 }
 
