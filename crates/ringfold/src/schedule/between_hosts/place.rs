@@ -59,6 +59,13 @@ impl TwoLevelPosition {
         sizes.max().unwrap_or(1) as u32
     }
 
+    /// Whether each host has as many members as there are columns, a power of two.
+    pub fn has_paired_members(&self) -> bool {
+        let are_equal = self.largest() == self.columns;
+        let mut sizes = self.hosts.iter().map(|members| members.len() as u32);
+        are_equal && self.columns.is_power_of_two() && sizes.all(|size| size == self.columns)
+    }
+
     /// Returns the rounds of an exchange within the hosts: 1, or 0 if each host has one rank.
     pub fn local_rounds(&self) -> u32 {
         u32::from(self.largest() > 1)

@@ -12,8 +12,9 @@ use crate::schedule::spec::{Schedule, Spec};
 /// column's chunks of the input, and `into` the destination of a chunk, given the number of members
 /// whose chunks are still to be combined with it.
 ///
-/// In the order of the canonical tree, all copies of a chunk are kept until the last has arrived.
-/// Otherwise each is combined on arrival, in the order of the members, which needs no memory.
+/// In the order of the canonical tree, members of hosts of equal size, a power of two, halve the
+/// columns between them ([`halve_columns`]); on other hosts, all copies of a chunk are kept until
+/// the last has arrived. Otherwise each is combined on arrival, in the order of the members.
 pub(super) fn reduce_columns<I: Iterator<Item = Span>>(
     build: &mut Builder,
     place: &TwoLevelPosition,
@@ -28,6 +29,9 @@ pub(super) fn reduce_columns<I: Iterator<Item = Span>>(
         }
     };
     if build.spec().is_reproducible && !others.is_empty() {
+        if place.has_paired_members() {
+            return halve_columns(build, place, chunks, into);
+        }
         others.sort_unstable();
         return build.fold_among(&others, &own, send, |chunk| into(chunk, 0));
     }
@@ -44,6 +48,38 @@ pub(super) fn reduce_columns<I: Iterator<Item = Span>>(
         // Before the first wait; otherwise no rank would ever receive.
         if let Some(send) = send.take() {
             send(build);
+        }
+    }
+}
+
+/// Combines the columns in pairs of members at doubling distance. Each step halves the columns of a
+/// member: it keeps those whose numbers end in the same bits as its own. As many bytes and messages
+/// as if each member sent each leader its column.
+fn halve_columns<I: Iterator<Item = Span>>(
+    build: &mut Builder,
+    place: &TwoLevelPosition,
+    chunks: impl Fn(u32) -> I,
+    into: impl Fn(Span, usize) -> Span,
+) {
+    let members = place.members();
+    let depth = members.len().ilog2();
+    for bit in 0..depth {
+        let other = place.member ^ (1 << bit);
+        let peer = members[other as usize];
+        let left = (depth - 1 - bit) as usize;
+        let columns = |of: u32| {
+            let distance = 2 << bit;
+            (of % distance..place.columns).step_by(distance as usize)
+        };
+        let known = |chunk: Span| match bit {
+            0 => chunk,
+            _ => into(chunk, left + 1),
+        };
+        for chunk in columns(place.member).flat_map(&chunks) {
+            build.recv_reduce(peer, known(chunk), into(chunk, left));
+        }
+        for chunk in columns(other).flat_map(&chunks) {
+            build.send(peer, known(chunk));
         }
     }
 }
