@@ -131,7 +131,9 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         root, op = operation.root_and_op(root_and_op, root, op)
         source = Buffer(x)
         target = arrays.output(x, source, source.shape, out) if self.rank == root else None
-        return self._call("reduce", source.count, source, target, async_, timeout, algorithm, op=op, root=root)
+        return self._call(
+            "reduce", source.count, source, target, async_, timeout, algorithm, op=op, root=root
+        )
 
     def all_gather(
         self,
@@ -214,7 +216,9 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
             source = Buffer(x)
             shape, elements = arrays.scattered(source, counts, self.rank, self.world_size)
             target = arrays.output(x, source, shape, out)
-            return self._call("scatter", elements, source, target, async_, timeout, algorithm, root=root)
+            return self._call(
+                "scatter", elements, source, target, async_, timeout, algorithm, root=root
+            )
         if out is None:
             raise InvalidArgumentError(
                 "`scatter` needs `out` on every rank except the root: it determines shape and type"
@@ -225,7 +229,8 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
             if counts is None
             else arrays.element_counts(counts, buffer, counts[self.rank], self.world_size)
         )
-        return self._call("scatter", elements, None, (buffer, out, None), async_, timeout, algorithm, root=root)
+        target = buffer, out, None
+        return self._call("scatter", elements, None, target, async_, timeout, algorithm, root=root)
 
     def all_to_all(
         self,
@@ -254,9 +259,8 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         arrays.check_counts(recv_counts, self.world_size)
         row = prod(arrays.split_first(source.shape)[1])
         target = arrays.output(x, source, arrays.resized(source.shape, sum(recv_counts)), out)
-        return self._call(
-            "all_to_all", (given, [count * row for count in recv_counts]), source, target, async_, timeout, algorithm
-        )
+        elements = given, [count * row for count in recv_counts]
+        return self._call("all_to_all", elements, source, target, async_, timeout, algorithm)
 
     def barrier(
         self, *, async_: bool = False, timeout: float | None = None, algorithm: str | None = None

@@ -1,5 +1,5 @@
-"""Calls on usual arrays, which no Python code handles, beside those on all others: both have the same
-results and the same errors.
+"""Calls on usual arrays, which no Python code handles, beside those on all others: both have the
+same results and the same errors.
 """
 
 import threading

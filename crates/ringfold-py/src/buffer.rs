@@ -6,8 +6,8 @@ use ringfold::DType;
 use ringfold::Region;
 
 use crate::exceptions::invalid_argument;
-use crate::layout::Layout;
-use crate::sources::{self, Kind, Owner};
+use crate::layout::{Kind, Layout};
+use crate::sources::{self, Owner};
 
 /// Memory that stays valid, and in place, as long as this object lives.
 ///

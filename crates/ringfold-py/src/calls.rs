@@ -6,7 +6,7 @@ use pyo3::{Borrowed, intern};
 use ringfold::{Collective, Counts, Op};
 
 use crate::communicator::Communicator;
-use crate::sources::Kind;
+use crate::layout::Kind;
 use crate::usual::{empty_like, usual};
 
 /// The base class of Python's `Communicator`, which makes all calls that are not usual.

@@ -10,6 +10,24 @@ use crate::exceptions::{invalid_argument, unsupported};
 /// foreign structure cannot become an unlimited loop bound.
 const DIMENSIONS_MAX: usize = 64;
 
+/// The source of the memory, which decides the kind of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Torch,
+    Buffer,
+    Dlpack,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Torch => "torch",
+            Kind::Buffer => "buffer",
+            Kind::Dlpack => "dlpack",
+        }
+    }
+}
+
 /// An address with a type, a shape and strides in bytes.
 #[derive(Debug)]
 pub struct Layout {

@@ -1,5 +1,5 @@
-//! The most frequent call of training, `all_reduce` of torch that sums one small tensor in place and
-//! waits, without Python code.
+//! The most frequent call of training, an `all_reduce` of torch that sums one small tensor in place
+//! and waits, without Python code.
 //!
 //! Any call that is not of this form, or that something observes, is left to Python.
 
@@ -13,14 +13,14 @@ use ringfold::{Collective, Counts};
 
 use crate::communicator::Communicator;
 use crate::flight::{Counter, FlightRing, Sum, now_ns};
+use crate::layout::Kind;
 use crate::signals::seconds;
-use crate::sources::Kind;
 use crate::usual::usual;
 
 /// Functions of torch that tell whether something observes the calls of this thread, and the types
 /// and values of the usual options.
 #[derive(FromPyObject)]
-struct Torch {
+struct TorchChecks {
     /// The number of dispatch modes.
     #[pyo3(item)]
     count_modes: Py<PyAny>,
@@ -50,7 +50,7 @@ pub struct ShortestSum {
     done: Py<PyAny>,
     /// Started calls whose results are still to be copied, which such a call must not overtake.
     unsettled: Py<PyDict>,
-    torch: Torch,
+    torch: TorchChecks,
     bytes_max: usize,
     /// The default deadline, as bits.
     timeout_s: AtomicU64,
@@ -68,7 +68,7 @@ impl ShortestSum {
         collectives: Py<Counter>,
         done: Py<PyAny>,
         unsettled: Py<PyDict>,
-        torch: Torch,
+        torch: TorchChecks,
         bytes_max: usize,
     ) -> ShortestSum {
         ShortestSum {

@@ -1,6 +1,7 @@
 //! The ways in which Python objects provide their memory, tried in this order: usual arrays, torch
-//! tensors (by duck typing; torch is never imported), the buffer protocol (NumPy, `bytearray`, `array.array`),
-//! NumPy arrays of ml_dtypes types (which export no buffer, but a view of them does), DLPack.
+//! tensors (by duck typing; torch is never imported), the buffer protocol (NumPy, `bytearray`,
+//! `array.array`), NumPy arrays of ml_dtypes types (which export no buffer, but a view of them
+//! does), DLPack.
 //!
 //! The buffer protocol comes before DLPack because it is host memory by definition and always
 //! indicates read-only memory.
@@ -11,7 +12,7 @@ use pyo3::types::PyMemoryView;
 
 use crate::dlpack;
 use crate::exceptions::{invalid_argument, unsupported};
-use crate::layout::{Layout, complex_format, dtype_named, dtype_of_format, unknown_dtype};
+use crate::layout::{Kind, Layout, complex_format, dtype_named, dtype_of_format, unknown_dtype};
 use crate::usual::usual;
 
 /// The object that keeps the memory alive.
@@ -20,24 +21,6 @@ pub enum Owner {
     Object(#[allow(dead_code, reason = "held, not read")] Py<PyAny>),
     Exported(#[allow(dead_code, reason = "held, not read")] PyUntypedBuffer),
     Lent(#[allow(dead_code, reason = "held, not read")] dlpack::Lent),
-}
-
-/// The source of the memory, which decides the kind of a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Torch,
-    Buffer,
-    Dlpack,
-}
-
-impl Kind {
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Torch => "torch",
-            Kind::Buffer => "buffer",
-            Kind::Dlpack => "dlpack",
-        }
-    }
 }
 
 /// Opens the memory of `object`.

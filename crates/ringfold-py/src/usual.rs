@@ -1,5 +1,5 @@
-//! The usual arrays, read without Python code: NumPy arrays by the structure that NumPy publishes for
-//! C, and torch tensors by DLPack's exchange functions (torch 2.10 and later).
+//! The usual arrays, read without Python code: NumPy arrays by the structure that NumPy publishes
+//! for C, and torch tensors by DLPack's exchange functions (torch 2.10 and later).
 //!
 //! An array is *usual* if its class is the framework's own, its memory is the host's, its elements
 //! follow each other in C order, aligned, and their type is one of the core's. All other arrays are
@@ -18,7 +18,7 @@ use pyo3::types::{PyCapsule, PyDict};
 use ringfold::{DType, Region};
 
 use crate::dlpack::{HOST_DEVICES, MAJOR, Tensor, known_dtype, list};
-use crate::sources::Kind;
+use crate::layout::Kind;
 
 /// The memory of a usual array, valid as long as the array is held and its elements do not move.
 #[derive(Clone, Copy, Debug)]
@@ -127,8 +127,8 @@ fn learn(py: Python<'_>) -> bool {
     has_learnt
 }
 
-/// `PyArrayObject_fields`, the same in all versions of NumPy: macros of its interface for C read the
-/// fields.
+/// `PyArrayObject_fields`, the same in all versions of NumPy: macros of its interface for C read
+/// the fields.
 #[repr(C)]
 struct Array {
     head: [usize; 2],

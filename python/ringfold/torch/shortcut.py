@@ -1,4 +1,4 @@
-"""A shorter way into `torch.distributed.all_reduce`, whose Python code takes longer than a small sum.
+"""A shorter way into `torch.distributed.all_reduce`, whose own code takes longer than a small sum.
 
 torch's function is a wrapper that logs errors, around the function that it calls. The wrapper stays
 as it is, because programs have imported it and torch's compiler knows it. `install` exchanges the
@@ -24,8 +24,8 @@ _PARAMETERS = {
 
 
 def install(group_class: type) -> None:
-    """Install the shortcut for groups of this class, once per process. No effect if torch's function
-    is not as expected, for example because the program has replaced it.
+    """Install the shortcut for groups of this class, once per process. No effect if torch's
+    function is not as expected, for example because the program has replaced it.
     """
     wrapper = distributed_c10d.all_reduce
     function = getattr(wrapper, "__wrapped__", None)

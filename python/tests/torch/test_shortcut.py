@@ -1,5 +1,5 @@
-"""The shorter way into `torch.distributed.all_reduce`: what observes a call still sees it, and calls
-of another form go the long way.
+"""The shorter way into `torch.distributed.all_reduce`: what observes a call still sees it, and
+calls of another form go the long way.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
-//! Blocking calls in two parts, for callers that hold a lock of their own, such as an interpreter's:
-//! most small calls end within the first part, which spins for a few microseconds at most, and need
-//! no release of that lock.
+//! Blocking calls in two parts, for callers that hold a lock of their own, such as an
+//! interpreter's: most small calls end within the first part, which spins for a few microseconds at
+//! most, and need no release of that lock.
 
 use std::sync::Arc;
 

@@ -6,9 +6,9 @@
 //! calls beside each other in `scope`; bindings use [`Communicator::run`] and
 //! [`Communicator::start`] with raw regions.
 //!
-//! `begun` divides blocking calls, `choices` caches ways, `driver` waits, `work` is an asynchronous call, `notifier` runs
-//! callbacks, `register` maps peers' memory, `weigh` measures slow ranks, `watch` translates world
-//! ranks into the communicator's.
+//! `begun` divides blocking calls, `choices` caches ways, `driver` waits, `work` is an asynchronous
+//! call, `notifier` runs callbacks, `register` maps peers' memory, `weigh` measures slow ranks,
+//! `watch` translates world ranks into the communicator's.
 
 mod agreed;
 mod begun;
