@@ -69,13 +69,11 @@ def run(ranks: int, plan: dict[str, Any]) -> list[dict[str, Any]]:
 def compare_calls(options: argparse.Namespace) -> tuple[list[Row], list[training.Overhead]]:
     taken: Taken = {}
     chosen = options.sizes or sweep(options.min, options.max, options.factor)
-    files = {}
-    versions = {
-        "ringfold": version("ringfold"),
-        "native": version("ringfold"),
-        "gloo": f"torch {version('torch')}",
-    }
-    if options.operators:
+    files: dict[str, str] = {}
+    versions = {"ringfold": version("ringfold"), "native": version("ringfold")}
+    if not options.operators:
+        versions["gloo"] = f"torch {version('torch')}"
+    else:
         for name, package in frameworks.OPERATORS.items():
             files[name] = str(operators.library(options.operators / name, name))
             versions[name] = libraries.installed_version(options.operators / name, package)
@@ -87,13 +85,15 @@ def compare_calls(options: argparse.Namespace) -> tuple[list[Row], list[training
                 "sizes": chosen,
                 "iterations": [iterations(size) for size in chosen],
             }
-            how = {"blocks": options.blocks, "pin": options.pin, "operators": files}
+            wanted = [name for name in versions if name not in files]
+            how = {"blocks": options.blocks, "pin": options.pin}
+            how |= {"libraries": wanted, "operators": files}
             training.add(taken, ranks, run(ranks, plan | how))
     comparison = Comparison(
         collective="all_reduce",
         pinned=options.pin,
         versions=versions,
-        peers=frozenset({"gloo", *files}),
+        peers=frozenset(versions) - {"ringfold", "native"},
         limits_us={},
     )
     return comparison.rows(taken), training.overheads(taken)
@@ -184,8 +184,8 @@ def parser() -> argparse.ArgumentParser:
         "--operators",
         type=Path,
         metavar="FOLDER",
-        help="measure vLLM's and DeepSpeed's operators, too; their environments are in the folder, "
-        "as bench/peers.py makes them",
+        help="measure vLLM's and DeepSpeed's operators in place of gloo; their environments are in "
+        "the folder, as bench/peers.py makes them",
     )
     add("--pin", action="store_true", help="bind each rank's main thread to a core")
     add("--csv", help="folder for the rows instead of the one in bench/results; none writes none")
