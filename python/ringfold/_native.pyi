@@ -97,6 +97,7 @@ class Request:
         tag: int = 0,
         algorithm: str | None = None,
         timeout: float | None = None,
+        reproducible: bool = False,
     ) -> Request: ...
     @staticmethod
     def raw(
@@ -131,6 +132,7 @@ class Calls:
         async_: bool = False,
         timeout: float | None = None,
         algorithm: str | None = None,
+        reproducible: bool = False,
     ) -> Any: ...
 
 @final

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from threading import get_ident
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, SupportsIndex
 
 from ringfold import _exit, _native, arrays, operation
 from ringfold._native import Buffer, Request
@@ -14,17 +14,9 @@ from ringfold.objects import ObjectCollectives
 from ringfold.operation import Operation, PremulSum
 from ringfold.registration import Registration
 from ringfold.stats import PeerStats, Standing, Stats
-from ringfold.work import Work
+from ringfold.work import Collected, Work
 
 Counts = int | list[int] | tuple[list[int], list[int]]
-
-
-class _Collected(NamedTuple):
-    """A call of a group that has not been started yet."""
-
-    request: Request
-    work: Work
-    is_awaited: bool
 
 
 class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
@@ -37,7 +29,8 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
 
     All calls accept `timeout` in seconds, instead of the communicator's. With `async_=True` they
     return a `Work` at once. All collectives except `sendrecv` accept `algorithm` by name, instead
-    of the communicator's or the tuner's choice. The GIL is released while a call waits; Ctrl-C ends
+    of the communicator's or the tuner's choice; reductions accept `reproducible`, the same on all
+    ranks (docs/guides/reproducible.md). The GIL is released while a call waits; Ctrl-C ends
     the wait on all ranks. Errors are those of `ringfold.errors`. Any thread may call; calls run in
     the order in which they were made.
 
@@ -84,6 +77,7 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         async_: bool = False,
         timeout: float | None = None,
         algorithm: str | None = None,
+        reproducible: bool = False,
     ) -> Any:
         """Return a new array, the reduction of all `x`; `x` stays unchanged unless `out=x`.
 
@@ -92,8 +86,9 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         source = Buffer(x)
         target = arrays.output(x, source, source.shape, out)
         return self._call(
-            "all_reduce", source.count, source, target, async_, timeout, algorithm, op=op
-        )
+            "all_reduce", source.count, source, target, async_, timeout, algorithm, op=op,
+            reproducible=reproducible,
+        )  # fmt: skip
 
     def broadcast(
         self,
@@ -123,6 +118,7 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         async_: bool = False,
         timeout: float | None = None,
         algorithm: str | None = None,
+        reproducible: bool = False,
     ) -> Any:
         """The root gets the reduction of all `x`; others get `None` and keep `out` unchanged.
 
@@ -184,6 +180,7 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         async_: bool = False,
         timeout: float | None = None,
         algorithm: str | None = None,
+        reproducible: bool = False,
     ) -> Any:
         """Rank `i` gets block `i` of the reduction of all `x`.
 
@@ -193,8 +190,9 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         shape, elements = arrays.scattered(source, counts, self.rank, self.world_size)
         target = arrays.output(x, source, shape, out)
         return self._call(
-            "reduce_scatter", elements, source, target, async_, timeout, algorithm, op=op
-        )
+            "reduce_scatter", elements, source, target, async_, timeout, algorithm, op=op,
+            reproducible=reproducible,
+        )  # fmt: skip
 
     def scatter(
         self,
@@ -450,6 +448,7 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         op: Operation = "sum",
         root: int | None = 0,
         tag: int = 0,
+        reproducible: bool = False,
     ) -> Any:
         name, factor = ("premul_sum", op.factor) if isinstance(op, PremulSum) else (op, None)
         if name == "premul_sum" and factor is None:
@@ -467,13 +466,14 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
             tag=tag,
             algorithm=algorithm,
             timeout=timeout,
+            reproducible=reproducible,
         )
         array, like = (None, None) if target is None else target[1:]
         if self._groups and (collected := self._groups.get(get_ident())) is not None:
             pending = Work(
                 None, lambda: _result(array, like, pending if root is None else None), self._native
             )
-            collected.append(_Collected(request, pending, not async_))
+            collected.append(Collected(request, pending, not async_))
             return pending
         if async_:
             started = self._native.start(request)

@@ -27,6 +27,6 @@ def fold(inputs: Sequence[Any], op: str = "sum", *, out: Any = None) -> Any:
     if not inputs:
         raise InvalidArgumentError("fold: no input; give one array at least")
     sources = [Buffer(each) for each in inputs]
-    target = arrays.output(inputs[0], sources[0], sources[0].shape, out)
-    _native.fold(sources, target.buffer, op)
-    return target.finish()
+    buffer, result, like = arrays.output(inputs[0], sources[0], sources[0].shape, out)
+    _native.fold(sources, buffer, op)
+    return result if like is None else arrays.restored(like, result)

@@ -1,7 +1,7 @@
 """The handle of an asynchronous call."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ringfold import _native
 from ringfold.errors import RingfoldError
@@ -81,3 +81,11 @@ class Work:
 
     def __repr__(self) -> str:
         return f"<ringfold.Work, {'done' if self.done() else 'in progress'}>"
+
+
+class Collected(NamedTuple):
+    """A call of a group that has not been started yet."""
+
+    request: _native.Request
+    work: Work
+    is_awaited: bool

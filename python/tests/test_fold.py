@@ -71,3 +71,23 @@ def test_fewer_ranks_give_the_same_sums(jobs: Any, transport: str) -> None:
     for ranks in (8, 4, 2, 1):
         for found in jobs(of_blocks, ranks, init=init, blocks=8).results():
             assert found == expected
+
+
+def of_calls(comm: ringfold.Communicator) -> list[bytes]:
+    """Reproducible calls of a communicator that is not, for each collective that reduces."""
+    own = arrays(comm.world_size)[comm.rank]
+    whole = comm.all_reduce(own, reproducible=True)
+    pending = comm.all_reduce(own, reproducible=True, async_=True)
+    at_root = comm.reduce(own, root=0, reproducible=True)
+    block = comm.reduce_scatter(np.tile(own, comm.world_size), reproducible=True)
+    in_full = [whole, pending.wait(), block, *([] if at_root is None else [at_root])]
+    with pytest.raises(ringfold.UnsupportedError, match="no reproducible all_reduce"):
+        comm.all_reduce(own, algorithm="ring", reproducible=True)
+    return [each.tobytes() for each in in_full]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_call_may_be_reproducible_alone(jobs: Any, transport: str) -> None:
+    expected = tree(arrays(5)).tobytes()
+    for found in jobs(of_calls, 5, init={"transport": transport}).results():
+        assert len(found) >= 3 and set(found) == {expected}

@@ -66,10 +66,11 @@ impl Calls {
     /// torch.distributed's `all_reduce` and mpi4py's with `IN_PLACE` store the result in `x`.
     #[pyo3(
         signature = (
-            x, op=Given(None), *, out=None, async_=None, timeout=None, algorithm=None
+            x, op=Given(None), *, out=None, async_=None, timeout=None, algorithm=None,
+            reproducible=false
         ),
         text_signature = "($self, x, op='sum', *, out=None, async_=False, timeout=None, \
-                          algorithm=None)"
+                          algorithm=None, reproducible=False)"
     )]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn all_reduce<'py>(
@@ -80,6 +81,7 @@ impl Calls {
         async_: Option<Bound<'py, PyAny>>,
         timeout: Option<Bound<'py, PyAny>>,
         algorithm: Option<Bound<'py, PyAny>>,
+        reproducible: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let is_async = match &async_ {
@@ -90,7 +92,7 @@ impl Calls {
             && timeout.is_none()
             && algorithm.is_none()
             && let Some(op) = op.operation()
-            && let Some(result) = slf.get().reduce_usual(&x, op, out.as_ref())?
+            && let Some(result) = slf.get().reduce_usual(&x, op, out.as_ref(), reproducible)?
         {
             return Ok(result);
         }
@@ -102,6 +104,7 @@ impl Calls {
         others.set_item("async_", is_async)?;
         others.set_item("timeout", timeout)?;
         others.set_item("algorithm", algorithm)?;
+        others.set_item("reproducible", reproducible)?;
         slf.call_method(intern!(py, "_all_reduce"), (x,), Some(&others))
     }
 }
@@ -113,6 +116,7 @@ impl Calls {
         x: &Bound<'py, PyAny>,
         op: Op,
         out: Option<&Bound<'py, PyAny>>,
+        reproducible: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = x.py();
         let Some(source) = usual(x) else {
@@ -141,6 +145,7 @@ impl Calls {
         let (collective, counts) = (Collective::AllReduce, Counts::Even(count as u64));
         let mut request = ringfold::Request::new(collective, dtype, counts, input, output);
         request.op = op;
+        request.options.reproducible = reproducible;
         // SAFETY: both arrays are held until the call is complete. The Python caller must not use
         // their memory meanwhile, as with every library that works on arrays without the GIL.
         unsafe { self.native.get().carry_out(py, &request) }?;

@@ -60,7 +60,7 @@ impl Request {
     #[new]
     #[pyo3(signature = (
         collective, counts, input, output, *, op="sum", factor=1.0, root=0, tag=0, algorithm=None,
-        timeout=None
+        timeout=None, reproducible=false
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
@@ -74,6 +74,7 @@ impl Request {
         tag: i64,
         algorithm: Option<&str>,
         timeout: Option<f64>,
+        reproducible: bool,
     ) -> PyResult<Request> {
         let (read, filled) = (input.as_ref().map(Py::get), output.as_ref().map(Py::get));
         let regions = (
@@ -81,10 +82,12 @@ impl Request {
             filled.map_or(Region::EMPTY, Buffer::region),
         );
         let dtype = same_dtype(read, filled)?;
+        let mut request = core(
+            collective, dtype, counts, regions, op, factor, root, tag, algorithm, timeout,
+        )?;
+        request.options.reproducible = reproducible;
         Ok(Request {
-            request: core(
-                collective, dtype, counts, regions, op, factor, root, tag, algorithm, timeout,
-            )?,
+            request,
             memory: RequestMemory::Buffers(input, output),
         })
     }
