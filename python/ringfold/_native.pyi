@@ -162,7 +162,12 @@ class Communicator:
     @property
     def job(self) -> tuple[int, int] | None: ...
     def connect_beside(
-        self, ranks: list[int], number: int, timeout: float, connect_timeout: float
+        self,
+        ranks: list[int],
+        number: int,
+        timeout: float,
+        connect_timeout: float,
+        reproducible: bool | None = None,
     ) -> Communicator: ...
     @property
     def rank(self) -> int: ...

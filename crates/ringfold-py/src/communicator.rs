@@ -194,6 +194,7 @@ impl Communicator {
 
     /// Makes a communicator of these ranks of the job, in this order; only these ranks call this
     /// method. `number` is the same on all of them, and used once.
+    #[pyo3(signature = (ranks, number, timeout, connect_timeout, reproducible=None))]
     fn connect_beside(
         &self,
         py: Python<'_>,
@@ -201,12 +202,14 @@ impl Communicator {
         number: u64,
         timeout: f64,
         connect_timeout: f64,
+        reproducible: Option<bool>,
     ) -> PyResult<Communicator> {
         self.core.check()?;
         let cancel = Cancel::new();
         let config = Config {
             timeout: seconds(Some(timeout))?,
             connect_timeout: seconds(Some(connect_timeout))?,
+            reproducible,
             cancel: Some(cancel.clone()),
             ..Config::default()
         };

@@ -43,6 +43,7 @@ __all__ = [
 
 _PLACES = {
     "MonitoredBarrierError": "monitored",
+    "Options": "options",
     "PackedAllReduce": "packing",
     "RingfoldProcessGroup": "backend",
     "WaitTimeoutError": "work",

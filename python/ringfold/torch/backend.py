@@ -33,6 +33,7 @@ from ringfold.torch.flight_recorder import Trace, copied
 from ringfold.torch.issue import Call, Issuer
 from ringfold.torch.memory import Buckets
 from ringfold.torch.monitored import Barriers, MonitoredBarrier
+from ringfold.torch.options import Options
 from ringfold.torch.point_to_point import PointToPoint
 from ringfold.torch.sealed import Seal, SealedCall
 
@@ -40,6 +41,7 @@ NAME = "ringfold"
 """The backend's name for `init_process_group`."""
 _DEFAULT = "default_pg"
 """torch's description of the default group."""
+_DEFAULTS = Options()
 _ABORTED = "ProcessGroup.abort was called"
 
 
@@ -59,14 +61,21 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         timeout: timedelta,
         name: str,
         ranks: Sequence[int] = (),
+        options: Options = _DEFAULTS,
     ) -> None:
         """Connect to the other ranks. Blocks until all have joined."""
+        self._options = options
         self._rank = rank
         self._world_size = world_size
         self._name = name
         self._description = ""
         self._communicator, key, self._store = bootstrap.connect(
-            store, rank, world_size, timeout, beside.jobs(open_communicators())
+            store,
+            rank,
+            world_size,
+            timeout,
+            beside.jobs(open_communicators()),
+            reproducible=options.reproducible or None,
         )
         self._call = Call
         if key is not None and is_on_network(self._communicator):
@@ -135,7 +144,8 @@ class Group(Collectives, PointToPoint, MonitoredBarrier):
         timeout = timedelta(seconds=self._timeout_s) if timeout is None else timeout
         of_job = [self.trace.ranks[rank] for rank in ranks]
         make: Any = type(self)
-        part = make(store, ranks.index(self._rank), len(ranks), timeout, name, of_job)
+        own = ranks.index(self._rank)
+        part = make(store, own, len(ranks), timeout, name, of_job, self._options)
         part.alias = self.alias
         return part
 
@@ -198,12 +208,13 @@ class RingfoldProcessGroup(Group, dist.ProcessGroup):
         timeout: timedelta = dist.default_pg_timeout,
         name: str = NAME,
         ranks: Sequence[int] = (),
+        options: Options = _DEFAULTS,
     ) -> None:
         _check_place(store, rank, world_size, timeout)
         # Two arguments: with a store, pybind creates an object on which Python's methods are not
         # found.
         dist.ProcessGroup.__init__(self, rank, world_size)
-        self._join(store, rank, world_size, timeout, name, ranks)
+        self._join(store, rank, world_size, timeout, name, ranks, options)
         self._parts: list[RingfoldProcessGroup] = []
         self._add_filler(rank, world_size)
         shortcut.install(RingfoldProcessGroup)
@@ -292,9 +303,10 @@ class RingfoldBackend(Group, c10d.Backend):
         timeout: timedelta,
         name: str,
         ranks: Sequence[int] = (),
+        options: Options = _DEFAULTS,
     ) -> None:
         c10d.Backend.__init__(self, rank, world_size)
-        self._join(store, rank, world_size, timeout, name, ranks)
+        self._join(store, rank, world_size, timeout, name, ranks, options)
 
     def split(self, store: Any, ranks: list[int], opts: Any) -> Any:
         """A group of some of this group's ranks; only these ranks call `split`, because torch
@@ -311,7 +323,8 @@ class RingfoldBackend(Group, c10d.Backend):
     def merge(self, store: Any, opts: Any, rank: int, world_size: int) -> Any:
         """A group of this group's ranks and another's."""
         timeout = timedelta(seconds=self._timeout_s) if opts is None else opts._timeout
-        return RingfoldBackend(store, rank, world_size, timeout, f"{self._name}:merge")
+        name = f"{self._name}:merge"
+        return RingfoldBackend(store, rank, world_size, timeout, name, (), self._options)
 
     @property
     def options(self) -> Any:
@@ -330,7 +343,7 @@ def is_on_network(communicator: _native.Communicator) -> bool:
     return communicator.hosts > 1 or communicator.transport == "tcp"
 
 
-def create(opts: Any, _: Any = None) -> Any:
+def create(opts: Any, pg_options: Any = None) -> Any:
     """Make a process group; torch calls this for each group that this process is in."""
     backends, device = asked_for()
     group = group_class(backends)(
@@ -340,6 +353,7 @@ def create(opts: Any, _: Any = None) -> Any:
         opts.timeout,
         opts.group_id,
         opts.global_ranks_in_group,
+        pg_options if isinstance(pg_options, Options) else _DEFAULTS,
     )
     if isinstance(group, dist.ProcessGroup):
         # For a `Backend`, torch makes this call.

@@ -9,6 +9,7 @@ than its members'. Ranks without a common job make a job of their own.
 import secrets
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from typing import Any
 
 from ringfold import _native
 
@@ -48,12 +49,14 @@ def chosen(entries: Sequence[Sequence[str]]) -> str | None:
     return None
 
 
-def connect(own: Jobs, address: str, timeout: timedelta) -> _native.Communicator | None:
+def connect(
+    own: Jobs, address: str, timeout: timedelta, **settings: Any
+) -> _native.Communicator | None:
     """Join the group with this address; `None` if the group is a job of its own."""
     if not address.startswith(_PREFIX):
         return None
     job, number, ranks = address.removeprefix(_PREFIX).split(":")
     timeout_s = timeout.total_seconds()
     return own[job][1].connect_beside(
-        [int(rank) for rank in ranks.split(",")], int(number, 16), timeout_s, timeout_s
+        [int(rank) for rank in ranks.split(",")], int(number, 16), timeout_s, timeout_s, **settings
     )

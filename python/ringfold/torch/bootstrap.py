@@ -30,6 +30,7 @@ the attempt as over in `first` and `meet`, and deletes the other entries.
 import logging
 import secrets
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -87,6 +88,8 @@ class _Place(NamedTuple):
     deadline: float
     jobs: beside.Jobs
     """The jobs that this process is in."""
+    settings: Mapping[str, Any]
+    """The group's own settings."""
 
     @property
     def left(self) -> timedelta:
@@ -106,36 +109,46 @@ class _Place(NamedTuple):
 
 
 def connect(
-    store: Any, rank: int, world_size: int, timeout: timedelta, jobs: beside.Jobs | None = None
+    store: Any,
+    rank: int,
+    world_size: int,
+    timeout: timedelta,
+    jobs: beside.Jobs | None = None,
+    **settings: Any,
 ) -> Joined:
     """Join the ranks that share `store`. Blocks until all ranks have joined, at most `timeout`.
 
-    `jobs` are the jobs that this process is in.
+    `jobs` are the jobs that this process is in, `settings` the group's own settings.
     """
     if world_size == 1:
-        return Joined(_communicator(rank, world_size, timeout), None, store)
+        return Joined(_communicator(rank, world_size, timeout, **settings), None, store)
     sized = dist.PrefixStore(str(world_size), store)
     deadline = time.monotonic() + timeout.total_seconds()
     number = secrets.token_hex(_NUMBER_BYTES)
-    place = _Place(sized, rank, world_size, number, deadline, jobs or {})
+    place = _Place(sized, rank, world_size, number, deadline, jobs or {}, settings)
     if rank != 0:
         entries, meet = _follow(place)
         secret, key = _secret_and_key(meet)
-        communicator = beside.connect(place.jobs, meet.address, timeout) or _communicator(
-            rank, world_size, timeout, address=meet.address, secret=secret
+        communicator = beside.connect(
+            place.jobs, meet.address, timeout, **settings
+        ) or _communicator(
+            rank, world_size, timeout, address=meet.address, secret=secret, **settings
         )
         return Joined(communicator, key, entries)
     entries = _lead(place)
     try:
         listener, meet = _open(entries, place)
         secret, key = _secret_and_key(meet)
-        communicator = beside.connect(place.jobs, meet.address, timeout) or _communicator(
+        communicator = beside.connect(
+            place.jobs, meet.address, timeout, **settings
+        ) or _communicator(
             rank,
             world_size,
             timeout,
             address=None if listener else meet.address,
             listener=listener,
             secret=secret,
+            **settings,
         )
     finally:
         _end(place, entries)

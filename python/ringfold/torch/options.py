@@ -50,6 +50,16 @@ SUM = ReduceOp.RedOpType.SUM
 _PLAIN_SUM = ("sum", 1.0)
 
 
+class Options(NamedTuple):
+    """The settings of one group: `pg_options` of torch's `init_process_group` and `new_group`, the
+    same on all ranks.
+    """
+
+    reproducible: bool = False
+    """Whether reductions have the same bits for any size, algorithm, transport and division into
+    hosts; see docs/guides/reproducible.md."""
+
+
 class Terms(NamedTuple):
     """The arguments of a call other than its tensors."""
 

@@ -12,6 +12,10 @@ use crate::engine::Job;
 use crate::error::Result;
 
 /// A call that has begun.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a box would cost each call that continues an allocation"
+)]
 pub enum Begun {
     /// The call is done; the source of a receive.
     Done(Option<usize>),
@@ -22,6 +26,7 @@ pub enum Begun {
 /// The rest of a call.
 pub struct BegunCall(Rest);
 
+#[allow(clippy::large_enum_variant, reason = "as for `Begun`")]
 enum Rest {
     Unsubmitted(Job),
     Submitted(Arc<Completion>),

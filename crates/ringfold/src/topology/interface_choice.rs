@@ -9,8 +9,11 @@ use std::fmt;
 /// ringfold's own variable.
 const OWN: &str = "RINGFOLD_SOCKET_IFNAME";
 
+/// A translation of another library's list.
+type Translation = fn(&str) -> String;
+
 /// The variables that count, the first one that is set, and the translation of each.
-const VARIABLES: [(&str, fn(&str) -> String); 3] = [
+const VARIABLES: [(&str, Translation); 3] = [
     (OWN, str::to_owned),
     ("GLOO_SOCKET_IFNAME", from_gloo),
     ("NCCL_SOCKET_IFNAME", from_nccl),
