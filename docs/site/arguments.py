@@ -24,6 +24,8 @@ COMMON = {
     "async_": "Return a `Work` at once instead of waiting for the result.",
     "timeout": "Seconds after which the call fails, instead of the communicator's.",
     "algorithm": "The algorithm by name, instead of the tuner's choice. The same on all ranks.",
+    "reproducible": "Whether the result has the same bits for any size, algorithm, transport and"
+    " division into hosts. The same on all ranks.",
     "peer": "The other rank; for `recv`, `None` stands for any.",
     "tag": "Only messages with the same tag match.",
     "shape": "The shape of the array; may differ between ranks.",
