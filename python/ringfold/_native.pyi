@@ -28,6 +28,7 @@ __all__ = [
     "derived_key",
     "diagnosis",
     "finish_callbacks",
+    "fold",
     "host_id",
     "launch",
     "registers_buckets",
