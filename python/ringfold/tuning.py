@@ -39,6 +39,7 @@ def checked(tuning: Mapping[str, Any] | None, old: Mapping[str, Any]) -> dict[st
     A setting that is in both is an error, like an argument that is given twice.
     """
     known = Tuning.__annotations__
+    tuning, old = _renamed(tuning), _renamed(old)
     if tuning is not None and not isinstance(tuning, Mapping):
         raise TypeError(f"`tuning` is a mapping of names to settings, not {type(tuning).__name__}")
     for name in old:
@@ -56,6 +57,20 @@ def checked(tuning: Mapping[str, Any] | None, old: Mapping[str, Any]) -> dict[st
         if name in old:
             raise InvalidArgumentError(f"`{name}` is given twice: as an argument and in `tuning`")
     return {**old, **(tuning or {})}
+
+
+def _renamed(settings: Any) -> Any:
+    """The settings with the present name of one that has been renamed."""
+    if not isinstance(settings, Mapping) or "deterministic" not in settings:
+        return settings
+    warnings.warn(
+        "the setting `deterministic` of `ringfold.init` is now `reproducible`; the old name works "
+        "until version 0.2",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    now = {"deterministic": "reproducible"}
+    return {now.get(name, name): value for name, value in settings.items()}
 
 
 def _hint(name: object) -> str:

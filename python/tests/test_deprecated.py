@@ -1,6 +1,7 @@
 """Old names, which work until version 0.2, with a warning."""
 
 import importlib
+from typing import Any
 
 import pytest
 
@@ -44,3 +45,21 @@ def test_a_setting_given_twice_is_an_error() -> None:
         pytest.warns(DeprecationWarning),
     ):
         ringfold.init(0, 1, max_channels=1, tuning={"max_channels": 2})
+
+
+@pytest.mark.parametrize(
+    "settings", [{"tuning": {"deterministic": True}}, {"deterministic": True}]
+)
+def test_the_old_name_of_reproducible_works(settings: Any) -> None:
+    with pytest.warns(DeprecationWarning, match="is now `reproducible`") as caught:
+        ringfold.init(0, 1, **settings).close()
+    assert caught[0].filename == __file__
+
+
+def test_the_old_name_of_reproducible_has_its_effect() -> None:
+    tuning: Any = {"straggler": "tail", "deterministic": True}
+    with (
+        pytest.raises(ringfold.InvalidArgumentError, match="reproducible results"),
+        pytest.warns(DeprecationWarning),
+    ):
+        ringfold.init(0, 1, tuning=tuning)
