@@ -229,6 +229,12 @@ mod tests {
     use crate::memory::Region;
     use crate::types::{DType, Protocol};
 
+    /// Returns the kind of an all-reduce of `bytes` bytes.
+    fn kind(bytes: u64) -> ChoiceKey {
+        let request = request(Collective::AllReduce, 1);
+        ChoiceKey::of(&request, bytes, OrderDemand::Any, false).expect("a kind")
+    }
+
     fn request(collective: Collective, group: u32) -> Request {
         let counts = Counts::Even(1);
         let nothing = Region::EMPTY;
@@ -256,15 +262,6 @@ mod tests {
     #[test]
     fn what_was_chosen_is_remembered_for_its_kind_only() {
         let choices = Choices::default();
-        let kind = |bytes| {
-            ChoiceKey::of(
-                &request(Collective::AllReduce, 1),
-                bytes,
-                OrderDemand::Any,
-                false,
-            )
-            .unwrap()
-        };
         assert_eq!(choices.get(kind(0)), None);
         let kinds = (0..100_000).map(|bytes| (kind(bytes), choice(64 * (bytes as usize + 1))));
         let kinds: Vec<_> = kinds.collect();
@@ -289,10 +286,13 @@ mod tests {
         let algorithm = Some(Method::Flat);
         let protocol = Some(Protocol::Ll);
         let counts = Counts::PerRank(vec![1]);
+        let in_order = |order| ChoiceKey::of(&base, 8, order, false);
         let kinds = [
             of(&base, 8, false),
             of(&base, 9, false),
             of(&base, 8, true),
+            in_order(OrderDemand::Canonical),
+            in_order(OrderDemand::CanonicalRounded),
             of(&request(Collective::Barrier, 1), 8, false),
             of(&request(Collective::AllReduce, 2), 8, false),
             of(
@@ -337,15 +337,6 @@ mod tests {
     fn readers_never_see_half_of_a_choice() {
         let choices = Choices::default();
         // Two kinds that have the same place.
-        let kind = |bytes| {
-            ChoiceKey::of(
-                &request(Collective::AllReduce, 1),
-                bytes,
-                OrderDemand::Any,
-                false,
-            )
-            .unwrap()
-        };
         let one = kind(1);
         let other = (2..).map(kind).find(|other| other.place() == one.place());
         let kinds = [

@@ -42,8 +42,20 @@ fn f32_of(bytes: &[u8]) -> f64 {
     f64::from(f32::from_le_bytes(bytes.try_into().expect("four bytes")))
 }
 
+fn to_f32(value: f64) -> Vec<u8> {
+    (value as f32).to_le_bytes().to_vec()
+}
+
 fn u16_of(bytes: &[u8]) -> u16 {
     u16::from_le_bytes(bytes.try_into().expect("two bytes"))
+}
+
+fn bf16_of(bytes: &[u8]) -> f64 {
+    f64::from(convert::bf16_to_f32(u16_of(bytes)))
+}
+
+fn to_bf16(value: f64) -> Vec<u8> {
+    convert::f32_to_bf16(value as f32).to_le_bytes().to_vec()
 }
 
 /// The sum as `f32` computes it.
@@ -60,21 +72,21 @@ const KINDS: [Kind; 8] = [
         dtype: DType::F32,
         op: Op::Sum,
         widen: f32_of,
-        narrow: |value| (value as f32).to_le_bytes().to_vec(),
+        narrow: to_f32,
         join: sum,
     },
     Kind {
         dtype: DType::F32,
         op: Op::Prod,
         widen: f32_of,
-        narrow: |value| (value as f32).to_le_bytes().to_vec(),
+        narrow: to_f32,
         join: product,
     },
     Kind {
         dtype: DType::F32,
         op: Op::Max,
         widen: f32_of,
-        narrow: |value| (value as f32).to_le_bytes().to_vec(),
+        narrow: to_f32,
         join: f64::max,
     },
     Kind {
@@ -94,15 +106,15 @@ const KINDS: [Kind; 8] = [
     Kind {
         dtype: DType::BF16,
         op: Op::Sum,
-        widen: |bytes| f64::from(convert::bf16_to_f32(u16_of(bytes))),
-        narrow: |value| convert::f32_to_bf16(value as f32).to_le_bytes().to_vec(),
+        widen: bf16_of,
+        narrow: to_bf16,
         join: sum,
     },
     Kind {
         dtype: DType::BF16,
         op: Op::Min,
-        widen: |bytes| f64::from(convert::bf16_to_f32(u16_of(bytes))),
-        narrow: |value| convert::f32_to_bf16(value as f32).to_le_bytes().to_vec(),
+        widen: bf16_of,
+        narrow: to_bf16,
         join: f64::min,
     },
     Kind {
