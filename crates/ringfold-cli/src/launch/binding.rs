@@ -40,6 +40,7 @@ pub fn cores(asked: Option<Bind>, ranks: usize) -> Result<Option<Vec<Vec<usize>>
     let question = BindingQuestion {
         bind: asked.or(environment.bind).unwrap_or(Bind::Auto),
         affinities: &vec![own; ranks],
+        are_alone: false,
         cores: cores::available(),
         allowed: allowed.as_deref(),
         foreign: environment.foreign_binding,

@@ -337,7 +337,7 @@ pub(super) fn shm(world_size: usize) -> Vec<Shm> {
         Segment::create(SegmentShape::new(world_size, 3, 4 << 20), Bells::default())
             .expect("shared memory");
     (0..world_size)
-        .map(|rank| Shm::new(segment.clone(), rank, world_size).lending_from(1))
+        .map(|rank| Shm::new(segment.clone(), rank, false).lending_from(1))
         .collect()
 }
 

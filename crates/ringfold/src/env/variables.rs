@@ -319,12 +319,13 @@ variables! {
     /// Whether each rank is bound to cores of its own, within its affinity. `auto`: to its share of
     /// them (with one rank per core, one core; with more ranks than cores, equally many ranks on
     /// each); containers of one machine divide the cores that they share. It does not bind if the
-    /// ranks cannot share the cores evenly, if their affinities differ or were narrowed, or if a
-    /// variable such as `SLURM_CPU_BIND` or `OMP_PLACES` says that binding is handled elsewhere.
-    /// `core`: to one core, spread over caches and sockets; an error unless there is a core for
-    /// each rank. `ringfold run` and `ringfold perf` bind the processes that they start. In a
-    /// program started otherwise, the thread that joins is bound, and threads that it starts later
-    /// (OpenMP's, torch's) share its cores: this is why nothing is bound there by default.
+    /// ranks cannot share the cores evenly, if more containers of one rank each share cores than
+    /// there are, if the ranks' affinities differ or were narrowed, or if a variable such as
+    /// `SLURM_CPU_BIND` or `OMP_PLACES` says that binding is handled elsewhere. `core`: to one
+    /// core, spread over caches and sockets; an error unless there is a core for each rank.
+    /// `ringfold run` and `ringfold perf` bind the processes that they start. In a program started
+    /// otherwise, the thread that joins is bound, and threads that it starts later (OpenMP's,
+    /// torch's) share its cores: this is why nothing is bound there by default.
     "RINGFOLD_BIND": "`auto`, `none`, `core`",
         default "`none`; `auto` in `ringfold run` and `ringfold perf`"
         => bind: Bind = parsed;

@@ -60,7 +60,8 @@ impl<'a> Linked<'a> {
         let channels_max = links.channels_max();
         let hosts = group.hosts();
         let domains = terms.domain_count(hosts.count() as usize);
-        let (transport, name, depart) = links.into_transport(placement.cores, domains)?;
+        let is_oversubscribed = placement.sharing.is_oversubscribed();
+        let (transport, name, depart) = links.into_transport(is_oversubscribed, domains)?;
         attempt.set_waker(transport.waker());
         let place = RankPosition {
             rank: group.rank,
@@ -180,7 +181,7 @@ fn engine(
     pool.prepare(PREPARED_SCRATCH_BYTES);
     let mut engine = Engine::new(transport, place.rank, place.world_size, pool);
     if let Some(target) = settings.late_target() {
-        let is_oversubscribed = placement.sharing.ranks > placement.sharing.cores;
+        let is_oversubscribed = placement.sharing.is_oversubscribed();
         let policy = late_ring::LateMergePolicy::new(target, is_oversubscribed);
         engine.set_late_merge(policy, Settings::signal_channel(channels_max));
     }

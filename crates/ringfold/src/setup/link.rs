@@ -226,17 +226,20 @@ impl RankLinks {
         self.network.is_none()
     }
 
-    /// Converts the links to a transport, for a rank whose host has `cores` cores, among ranks in
-    /// `domains` domains. Also returns its name, and a callback that marks in shared memory that
-    /// this rank leaves cleanly.
+    /// Converts the links to a transport, for a rank among ranks in `domains` domains, which outnumber
+    /// their cores if `is_oversubscribed`. Also returns its name, and a callback that marks in shared
+    /// memory that this rank leaves cleanly.
     pub fn into_transport(
         self,
-        cores: usize,
+        is_oversubscribed: bool,
         domains: usize,
     ) -> Result<(Box<dyn Transport>, &'static str, Option<Depart>)> {
         let own = self.division.place;
         let shm = self.segment.as_ref();
-        let shm = shm.map(|segment| Shm::new(segment.clone(), own, cores).in_domains(domains));
+        let shm = shm.map(|segment| {
+            let shm = Shm::new(segment.clone(), own, is_oversubscribed);
+            shm.in_domains(domains)
+        });
         let depart = self.segment.as_ref().map(|segment| {
             let segment = Arc::downgrade(segment);
             let depart = move || segment.upgrade().map_or((), |segment| segment.depart(own));
@@ -258,7 +261,7 @@ impl RankLinks {
             }
             // With other ranks, there is memory or a network.
             (None, None) => {
-                let alone = Shm::threads(1, 1, cores).next().ok_or(Error::Closed)?;
+                let alone = Shm::threads(1, 1, 1).next().ok_or(Error::Closed)?;
                 (Box::new(alone), "self")
             }
         };

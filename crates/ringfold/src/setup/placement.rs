@@ -14,6 +14,7 @@ use crate::config::Bind;
 use crate::env;
 use crate::error::Result;
 use crate::reduce::parallel::{self, Parallel};
+use crate::schedule::Groups;
 use crate::topology::binding::{self, BindingDecision, BindingQuestion};
 use crate::topology::cores;
 use crate::topology::layout::CoreLayout;
@@ -35,6 +36,13 @@ pub struct Sharing {
     pub ranks: usize,
     /// Number of cores of all these ranks.
     pub cores: usize,
+}
+
+impl Sharing {
+    /// Whether these ranks outnumber their cores.
+    pub fn is_oversubscribed(self) -> bool {
+        self.ranks > self.cores
+    }
 }
 
 /// The cores of this rank, and the number of cores available.
@@ -68,7 +76,17 @@ impl Placement {
         let layout = CoreLayout::read(Path::new(ROOT), own);
         let place = sharers.iter().position(|rank| *rank == group.rank);
         let place = place.expect("a rank shares cores with itself");
-        bind_thread(&group.settings, own, place, &affinities, sharing, &layout)?;
+        let allowed = cores::allowed(Path::new(ROOT));
+        let question = BindingQuestion {
+            bind: group.settings.bind,
+            affinities: &affinities,
+            are_alone: are_alone(&group.hosts(), &sharers),
+            cores: sharing.cores,
+            allowed: allowed.as_deref(),
+            foreign: group.settings.foreign_binding,
+            layout: &layout,
+        };
+        bind_thread(&question, own, place)?;
         let own = cores::affinity();
         Ok(Placement {
             cores,
@@ -100,25 +118,9 @@ impl Placement {
     }
 }
 
-/// Binds the calling thread, which is that of rank number `place` among those that share cores and
-/// have these affinities; each of them decides alike.
-fn bind_thread(
-    settings: &Settings,
-    own: &[usize],
-    place: usize,
-    affinities: &[Vec<usize>],
-    sharing: Sharing,
-    layout: &CoreLayout,
-) -> Result<()> {
-    let allowed = cores::allowed(Path::new(ROOT));
-    let question = BindingQuestion {
-        bind: settings.bind,
-        affinities,
-        cores: sharing.cores,
-        allowed: allowed.as_deref(),
-        foreign: settings.foreign_binding,
-        layout,
-    };
+/// Binds the calling thread, whose affinity is `own`. It is that of rank number `place` among those
+/// of the question, each of which decides alike.
+fn bind_thread(question: &BindingQuestion<'_>, own: &[usize], place: usize) -> Result<()> {
     match question.decide(place)? {
         BindingDecision::Bind(own) => {
             log::info!(target: "ringfold::init", "bound to cores {}", cores::format_list(&own));
@@ -128,8 +130,9 @@ fn bind_thread(
             if question.bind == Bind::Auto {
                 log::info!(target: "ringfold::init", "not bound: {why}");
             }
+            let affinities = question.affinities;
             if affinities.iter().all(|affinity| affinity == own) {
-                binding::start_apart(layout, place, affinities.len());
+                binding::start_apart(question.layout, place, affinities.len());
             }
         }
     }
@@ -147,6 +150,12 @@ fn sharers<'a>(
     let mut sharers = machine_ranks;
     sharers.retain(|rank| local_ranks.contains(rank) || overlaps(rank));
     sharers
+}
+
+/// Whether each of these ranks is the only one of its host.
+fn are_alone(hosts: &Groups, ranks: &[usize]) -> bool {
+    let used: BTreeSet<_> = ranks.iter().map(|rank| hosts.of(*rank as u32)).collect();
+    used.len() == ranks.len()
 }
 
 /// Counts the ranks with these affinities and their cores: those of this host, which have `cores`

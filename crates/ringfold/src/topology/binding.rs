@@ -10,7 +10,9 @@
 //! A rank is bound to its share of the cores that the ranks have in common. So with one rank per
 //! core, each has one core, and ranks with threads of their own have cores for them. Ranks that
 //! outnumber the cores are bound to one core each, equally many on each core: otherwise all of them
-//! may take turns on one core while another core is idle, because none of them ever sleeps.
+//! may take turns on one core while another core is idle, because none of them ever sleeps. Ranks
+//! without neighbours on their hosts do sleep, on sockets: the scheduler moves them to idle cores,
+//! and a binding would only keep it from doing so.
 //! Neighbouring ranks get neighbouring cores, the same number in every domain if possible. The
 //! decision is a pure function of data that all these ranks have, so all make the same one.
 //!
@@ -46,6 +48,8 @@ pub struct BindingQuestion<'a> {
     pub bind: Bind,
     /// The cores that each rank of the machine may use, host by host.
     pub affinities: &'a [Vec<usize>],
+    /// Whether each of these ranks is the only one of its host.
+    pub are_alone: bool,
     /// Number of cores whose time the ranks have; see
     /// [`cores::available`](super::cores::available).
     pub cores: usize,
@@ -114,6 +118,9 @@ impl BindingQuestion<'_> {
             .is_some_and(|allowed| allowed.len() > first.len())
         {
             return Some("the affinity was narrowed".into());
+        }
+        if self.is_oversubscribed() && self.are_alone {
+            return Some("ranks that are alone on their hosts can share cores unbound".into());
         }
         let cores = self.cores.min(first.len());
         // With less time than cores, the cores to use are unknown.
@@ -195,6 +202,7 @@ mod tests {
         BindingQuestion {
             bind,
             affinities,
+            are_alone: false,
             cores: usize::MAX,
             allowed: None,
             foreign: None,
@@ -232,6 +240,22 @@ mod tests {
         let is_left = |decision: &BindingDecision| matches!(decision, BindingDecision::Leave(_));
         assert!(decisions(3, usize::MAX).iter().all(is_left));
         assert!(decisions(4, 1).iter().all(is_left), "a quota of one core");
+    }
+
+    #[test]
+    fn ranks_alone_on_their_hosts_are_bound_if_each_has_a_core() {
+        let tree = SMALL.tree("bind-alone");
+        let layout = CoreLayout::read(tree.root(), &[0, 1]);
+        let first_of = |ranks: usize| {
+            let affinities = vec![vec![0, 1]; ranks];
+            let question = BindingQuestion {
+                are_alone: true,
+                ..question(Bind::Auto, &affinities, &layout)
+            };
+            question.decide(0).unwrap()
+        };
+        assert_eq!(first_of(2), BindingDecision::Bind(vec![0]));
+        assert!(matches!(first_of(4), BindingDecision::Leave(_)));
     }
 
     #[test]

@@ -195,7 +195,7 @@ pub(crate) mod tests {
         sockets
             .map(|(rank, sockets)| {
                 let segment = segments[hosts[rank]].clone();
-                let shm = Shm::new(segment, place(rank), hosts.len()).lending_from(1);
+                let shm = Shm::new(segment, place(rank), false).lending_from(1);
                 let tcp = connected(rank, sockets, &shm);
                 let number = |peer: usize| (hosts[peer] == hosts[rank]).then(|| place(peer));
                 Routes::new(shm, tcp, (0..hosts.len()).map(number).collect())
@@ -211,7 +211,7 @@ pub(crate) mod tests {
         let sockets = mesh(world_size, 1).into_iter().enumerate();
         sockets
             .map(|(rank, sockets)| {
-                let shm = Shm::new(segment.clone(), rank, world_size);
+                let shm = Shm::new(segment.clone(), rank, false);
                 let tcp = connected(rank, sockets, &shm);
                 Routes::new(shm, tcp, (0..world_size).map(Some).collect())
             })

@@ -73,13 +73,13 @@ pub struct Shm {
 }
 
 impl Shm {
-    /// Creates the transport of the rank with this number on the segment, whose ranks have `cores`
-    /// cores together.
-    pub fn new(segment: Arc<Segment>, rank: usize, cores: usize) -> Shm {
+    /// Creates the transport of the rank with this number on the segment. If its ranks outnumber
+    /// their cores, they sleep often.
+    pub fn new(segment: Arc<Segment>, rank: usize, is_oversubscribed: bool) -> Shm {
         let SegmentShape {
             ranks, channels, ..
         } = *segment.shape();
-        if ranks <= cores {
+        if !is_oversubscribed {
             segment.doorbell(rank).fence_ringers();
         }
         let streams =
@@ -106,7 +106,7 @@ impl Shm {
     /// Returns the transports of ranks that are threads of this process.
     pub fn threads(ranks: usize, channels: usize, cores: usize) -> impl Iterator<Item = Shm> {
         let segment = Segment::unshared(SegmentShape::new(ranks, channels, THREAD_BYTES));
-        (0..ranks).map(move |rank| Shm::new(segment.clone(), rank, cores))
+        (0..ranks).map(move |rank| Shm::new(segment.clone(), rank, ranks > cores))
     }
 
     /// Sets the length from which payloads are lent.
@@ -336,7 +336,7 @@ mod tests {
             Segment::create(SegmentShape::new(world_size, 4, 8 << 20), Bells::default())
                 .expect("shared memory");
         (0..world_size)
-            .map(|rank| Shm::new(segment.clone(), rank, world_size))
+            .map(|rank| Shm::new(segment.clone(), rank, false))
             .collect()
     }
 

@@ -41,7 +41,7 @@ impl RankPair {
         let mut registry = Registry::new(1);
         let regions = vec![memory.region().part(0..mapped), Region::EMPTY];
         let registration = registry.add(regions);
-        let mut ranks = [0, 1].map(|rank| Shm::new(segment.clone(), rank, 2));
+        let mut ranks = [0, 1].map(|rank| Shm::new(segment.clone(), rank, false));
         ranks[1].set_peer_memory(registry.peer_memory());
         RankPair {
             segment,
