@@ -17,6 +17,22 @@ pub struct DataCache {
     pub shared_by: usize,
 }
 
+/// Maximum bytes of a cache for each logical core that shares it; few processors have more.
+const CORE_BYTES_MAX: usize = 16 << 20;
+
+impl DataCache {
+    /// Returns the cache without what other machines use of it: a virtual machine of a few cores
+    /// shows the whole last-level cache of its host.
+    pub fn owned(self) -> DataCache {
+        DataCache {
+            bytes: self
+                .bytes
+                .min(self.shared_by.saturating_mul(CORE_BYTES_MAX)),
+            ..self
+        }
+    }
+}
+
 /// A machine as one process sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
@@ -119,5 +135,15 @@ mod tests {
         assert_eq!(shares(2), (1 << 20, 32 << 20));
         assert_eq!(shares(64), (512 << 10, 2 << 20));
         assert_eq!(shares(128), (256 << 10, 1 << 20));
+    }
+
+    #[test]
+    fn a_guest_owns_a_part_of_its_hosts_cache() {
+        let cache = |mib: usize, shared_by| DataCache {
+            bytes: mib << 20,
+            shared_by,
+        };
+        assert_eq!(cache(260, 2).owned(), cache(32, 2));
+        assert_eq!(cache(260, 96).owned(), cache(260, 96));
     }
 }

@@ -139,7 +139,7 @@ impl Constants {
         let share = |cache| machine.share_bytes(cache, ranks);
         Constants {
             load: (ranks as f64 / machine.cores.max(1) as f64).max(1.0),
-            cache_bytes: share(machine.l2).max(share(machine.last)) as f64,
+            cache_bytes: share(machine.l2).max(share(machine.last.owned())) as f64,
             ..self
         }
     }
