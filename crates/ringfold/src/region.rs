@@ -51,6 +51,7 @@ impl Region {
     }
 
     /// Returns the bytes `range` of this region. Panics if the range is not inside the region.
+    #[inline]
     pub fn part(self, range: Range<usize>) -> Region {
         assert!(
             range.start <= range.end && range.end <= self.bytes,
@@ -133,6 +134,7 @@ impl Region {
     }
 
     /// Copies `source` to the beginning of this region.
+    #[inline]
     pub fn write(self, source: &[u8]) {
         assert!(source.len() <= self.bytes);
         // SAFETY: valid for `bytes` (contract of `new`), and `source` is no longer than that.
