@@ -91,3 +91,15 @@ def test_a_call_may_be_reproducible_alone(jobs: Any, transport: str) -> None:
     expected = tree(arrays(5)).tobytes()
     for found in jobs(of_calls, 5, init={"transport": transport}).results():
         assert len(found) >= 3 and set(found) == {expected}
+
+
+def of_one(comm: ringfold.Communicator) -> str:
+    with pytest.raises(ringfold.MismatchError) as caught:
+        comm.all_reduce(np.ones(1000, np.float32), reproducible=comm.rank == 1)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_ranks_with_other_demands_are_in_other_calls(jobs: Any, transport: str) -> None:
+    for found in jobs(of_one, 2, init={"transport": transport}).results():
+        assert "demand for reproducibility" in found and "the same `reproducible`" in found

@@ -56,7 +56,8 @@ pub struct Call {
     /// among the sender's messages to the peer; for a receive, which no peer ever sees, the number
     /// among this rank's receives. Only the lowest 48 bits are on the wire.
     pub sequence: u64,
-    /// The number of channels and the slice size, see [`Call::cut`]: also chosen. 0 for messages.
+    /// The number of channels, the slice size and the demand on the order, see [`Way::cut`]: also
+    /// chosen. 0 for messages.
     pub cut: u16,
 }
 
@@ -111,6 +112,10 @@ const SLICE_BITS: u32 = 10;
 const _: () = assert!(Algorithm::ALL.len() <= 1 << ALGORITHM_BITS);
 
 impl Call {
+    /// The bits of a cut that hold the slice's digest. In reproducible calls they are inverted, so
+    /// that ranks whose demands differ are in different calls.
+    pub const SLICE_MASK: u16 = (1 << SLICE_BITS) - 1;
+
     /// Encodes the call for the wire.
     pub fn encode(&self) -> [u8; CALL_BYTES] {
         let mut bytes = [0; CALL_BYTES];

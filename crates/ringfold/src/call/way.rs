@@ -58,10 +58,15 @@ impl Way {
         self.slice_bytes.max(SLICE_UNIT_BYTES) / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES
     }
 
-    /// Returns the cut, as sent to the peers; see [`Call::cut`].
+    /// Returns the cut, as sent to the peers: that of [`Call::cut`], with the slice's digest inverted
+    /// if the call is reproducible.
     #[inline]
     pub fn cut(&self) -> u16 {
-        Call::cut(self.channels, self.slice_bytes() as u64)
+        let cut = Call::cut(self.channels, self.slice_bytes() as u64);
+        match self.is_reproducible {
+            true => cut ^ Call::SLICE_MASK,
+            false => cut,
+        }
     }
 
     /// Returns the fallback of a way requested by name, for buffers that are not all registered.

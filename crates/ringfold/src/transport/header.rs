@@ -111,7 +111,8 @@ fn differing(ranks: [usize; 2], calls: [&Call; 2], difference: Option<&str>) -> 
     if calls[0].is_chosen_differently(calls[1]) {
         if texts[0] == texts[1] {
             texts.iter_mut().zip(calls).for_each(|(text, call)| {
-                text.push_str(&format!(" with a different slice size ({:03x})", call.cut));
+                let what = "with another slice size or demand for reproducibility";
+                text.push_str(&format!(" {what} ({:03x})", call.cut));
             });
         }
         texts[1].push_str(WHERE_TO_LOOK);
@@ -129,5 +130,5 @@ fn differing(ranks: [usize; 2], calls: [&Call; 2], difference: Option<&str>) -> 
 
 /// Settings that may have made ranks choose differently.
 const WHERE_TO_LOOK: &str = "; the tuner chose differently: give all ranks the same \
-     RINGFOLD_ALGO, RINGFOLD_PROTO, RINGFOLD_*_CHANNELS, RINGFOLD_*_BYTES, RINGFOLD_TUNER_* and \
+     `reproducible`, RINGFOLD_ALGO, RINGFOLD_PROTO, RINGFOLD_*_CHANNELS, RINGFOLD_*_BYTES, RINGFOLD_TUNER_* and \
      `Config`; RINGFOLD_DEBUG=INFO RINGFOLD_DEBUG_SUBSYS=TUNING logs what each rank chose";
