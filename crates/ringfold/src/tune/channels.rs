@@ -26,9 +26,9 @@ const CHANNEL_BYTES_MIN: u64 = 2 << 20;
 /// to stay in cache.
 const MESSAGE_BYTES: usize = 256 << 10;
 
-/// Message size of a ring between hosts with one rank each, in which a rank has one message in
-/// flight in each direction.
-const RING_MESSAGE_BYTES: usize = 512 << 10;
+/// Message size between hosts with one rank each of a ring, in which a rank has one message in
+/// flight in each direction, and of calls that only move data, which need not stay in the cache.
+const MOVED_MESSAGE_BYTES: usize = 512 << 10;
 
 /// Message size of pairs that exchange whole slices between hosts with one rank each. Messages that
 /// fit one system call are fastest.
@@ -119,7 +119,12 @@ fn message_bytes(question: &Question, tuning: &Tuning, algorithm: Algorithm) -> 
             whole.next_multiple_of(64) as usize
         }
         Algorithm::Rabenseifner => HALVING_MESSAGE_BYTES,
-        Algorithm::Ring if is_between_hosts => RING_MESSAGE_BYTES,
+        Algorithm::Ring if is_between_hosts => MOVED_MESSAGE_BYTES,
+        Algorithm::Flat | Algorithm::Direct
+            if is_between_hosts && !question.collective.reduces() =>
+        {
+            MOVED_MESSAGE_BYTES
+        }
         Algorithm::RecursiveDoubling if is_between_hosts => PAIR_MESSAGE_BYTES,
         _ => MESSAGE_BYTES,
     }
