@@ -119,10 +119,15 @@ def test_groups_tell_the_dead_by_their_own_ranks(ranks: Any) -> None:
     assert isinstance(group, ringfold.PeerFailedError) and group.rank == 0
 
 
-def come_late(way: str, folder: str) -> Any:
-    """Keep rank 1 away until rank 0 has timed out."""
+def come_late(way: str, folder: str, later_s: float | None = None) -> Any:
+    """Keep rank 1 away until rank 0 has timed out. `later_s` replaces the timeout of the group,
+    within which its ranks join.
+    """
     given_up = Path(folder) / "given up"
     dist.barrier()
+    if later_s:
+        world: Any = dist.group.WORLD
+        world.set_timeout(datetime.timedelta(seconds=later_s))
     if dist.get_rank() == 1:
         while not given_up.exists():
             time.sleep(0.005)
@@ -137,16 +142,22 @@ TIMEOUT_S = 0.6
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_call_ends_after_the_groups_timeout(ranks: Any, way: str, tmp_path: Path) -> None:
-    error, seconds = ranks(
-        come_late, 2, "ringfold", timeout_s=TIMEOUT_S, way=way, folder=str(tmp_path)
-    ).result(0)
+    request = {"way": way, "folder": str(tmp_path), "later_s": TIMEOUT_S}
+    error, seconds = ranks(come_late, 2, "ringfold", **request).result(0)
     if way == "future":
-        text = "RingfoldTimeoutError: the timeout of 600 ms passed"
-        assert isinstance(error, RuntimeError) and text in str(error)
+        assert isinstance(error, RuntimeError) and "RingfoldTimeoutError" in str(error)
     else:
         assert isinstance(error, ringfold.RingfoldTimeoutError), repr(error)
         assert isinstance(error, TimeoutError)
     assert seconds >= TIMEOUT_S - 0.01
+    assert "the timeout of 600 ms" in str(error)
+
+
+def test_the_timeout_of_init_is_that_of_calls(ranks: Any, tmp_path: Path) -> None:
+    outcome = ranks(come_late, 2, "ringfold", timeout_s=4, way="sync", folder=str(tmp_path))
+    error, _ = outcome.result(0)
+    assert isinstance(error, ringfold.RingfoldTimeoutError)
+    assert "the timeout of 4000 ms" in str(error)
 
 
 def wait_briefly() -> Any:

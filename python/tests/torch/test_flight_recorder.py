@@ -216,6 +216,9 @@ def test_the_text_of_an_error_that_is_raised_again_grows_once(record: Record) ->
 def stay_away(path: str) -> None:
     """Keep rank 1 away until the other ranks time out."""
     dist.all_reduce(torch.ones(2))
+    # The timeout given to `init` is also that of joining.
+    world: Any = dist.group.WORLD
+    world.set_timeout(timedelta(seconds=0.5))
     if dist.get_rank() == 1:
         while not Path(path + "1").exists():
             time.sleep(0.01)
@@ -228,9 +231,7 @@ def test_ranks_that_wait_and_ranks_that_do_not_write_down_a_timeout(
     ranks: Any, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "fr_")
-    ranks(
-        stay_away, 3, "ringfold", timeout_s=0.5, path=path, variables={"RINGFOLD_FR_DUMP": path}
-    ).results()
+    ranks(stay_away, 3, "ringfold", path=path, variables={"RINGFOLD_FR_DUMP": path}).results()
     (broken,) = [call for call in analysed(tmp_path, "fr_").collectives if call.missing_ranks]
     assert broken.missing_ranks == {1} and broken.collective_seq_id == 2
     last = entries(tmp_path / "fr_0")[-1]
