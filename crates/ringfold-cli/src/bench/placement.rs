@@ -89,8 +89,8 @@ impl Placement {
         Data::new(self.case.dtype, self.case.op, self.world_size, seed)
     }
 
-    /// Writes a byte of every cache line of the input, which removes the lines from all other cores'
-    /// caches. A zero in an element's lowest byte keeps its value small.
+    /// Writes a byte of every cache line of the input, which removes the lines from all other
+    /// cores' caches. A zero in an element's lowest byte keeps its value small.
     pub fn rewrite(&self) {
         const LINE_BYTES: usize = 64;
         for line in (0..self.input.bytes()).step_by(LINE_BYTES) {

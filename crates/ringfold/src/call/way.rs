@@ -58,8 +58,8 @@ impl Way {
         self.slice_bytes.max(SLICE_UNIT_BYTES) / SLICE_UNIT_BYTES * SLICE_UNIT_BYTES
     }
 
-    /// Returns the cut, as sent to the peers: that of [`Call::cut`], with the slice's digest inverted
-    /// if the call is reproducible.
+    /// Returns the cut, as sent to the peers: that of [`Call::cut`], with the slice's digest
+    /// inverted if the call is reproducible.
     #[inline]
     pub fn cut(&self) -> u16 {
         let cut = Call::cut(self.channels, self.slice_bytes() as u64);

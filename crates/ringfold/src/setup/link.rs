@@ -226,9 +226,9 @@ impl RankLinks {
         self.network.is_none()
     }
 
-    /// Converts the links to a transport, for a rank among ranks in `domains` domains, which outnumber
-    /// their cores if `is_oversubscribed`. Also returns its name, and a callback that marks in shared
-    /// memory that this rank leaves cleanly.
+    /// Converts the links to a transport, for a rank among ranks in `domains` domains, which
+    /// outnumber their cores if `is_oversubscribed`. Also returns its name, and a callback that
+    /// marks in shared memory that this rank leaves cleanly.
     pub fn into_transport(
         self,
         is_oversubscribed: bool,

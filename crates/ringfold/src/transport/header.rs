@@ -130,5 +130,6 @@ fn differing(ranks: [usize; 2], calls: [&Call; 2], difference: Option<&str>) -> 
 
 /// Settings that may have made ranks choose differently.
 const WHERE_TO_LOOK: &str = "; the tuner chose differently: give all ranks the same \
-     `reproducible`, RINGFOLD_ALGO, RINGFOLD_PROTO, RINGFOLD_*_CHANNELS, RINGFOLD_*_BYTES, RINGFOLD_TUNER_* and \
-     `Config`; RINGFOLD_DEBUG=INFO RINGFOLD_DEBUG_SUBSYS=TUNING logs what each rank chose";
+     `reproducible`, RINGFOLD_ALGO, RINGFOLD_PROTO, RINGFOLD_*_CHANNELS, RINGFOLD_*_BYTES, \
+     RINGFOLD_TUNER_* and `Config`; RINGFOLD_DEBUG=INFO RINGFOLD_DEBUG_SUBSYS=TUNING logs what \
+     each rank chose";
