@@ -202,7 +202,7 @@ fn a_communicator_without_the_killed_rank_goes_on() {
             let calls = Script {
                 in_halves: true,
                 iterations: 200,
-                pause_us: 500,
+                pause_us: 5000,
                 ..script("all_reduce", 4096)
             };
             let mut job = Plan::new(4, transport, calls).start();

@@ -77,7 +77,7 @@ fn data_without_a_way_ends_joining_at_its_deadline_and_the_address_is_named() {
         return;
     };
     let job = lab.start(&Plan {
-        connect_timeout: Duration::from_secs(4),
+        connect_timeout: Duration::from_secs(8),
         ..plan(&lab)
     });
     await_complaint(&job, why);
