@@ -13,9 +13,10 @@ use crate::types::{DType, Op};
 /// of the canonical tree ([`Config::reproducible`](crate::Config::reproducible)).
 ///
 /// If each rank combines a power of two inputs, and then makes a reproducible all-reduce, the
-/// result has the bits of an all-reduce in which each input is a rank's own: so a job of fewer
-/// ranks, each with as many more inputs, computes the same. `fold` rounds 16- and 8-bit floats,
-/// and the all-reduce rounds them again: convert such inputs to `f32` first to get the same bits.
+/// result has the bits of an all-reduce in which each input is a rank's own. So 8 ranks with an
+/// input each, and 4 ranks with 2 inputs each, compute the same. `fold` rounds 16- and 8-bit
+/// floats, and the all-reduce rounds them again: convert such inputs to `f32` first to get the same
+/// bits.
 ///
 /// Needs no communicator, and may be called from any thread.
 ///
