@@ -8,6 +8,7 @@ pub mod file_limit;
 pub mod fork;
 pub mod library;
 pub mod memory_node;
+pub mod peer_memory;
 pub mod unshared;
 
 use std::io;

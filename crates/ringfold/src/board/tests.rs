@@ -29,6 +29,7 @@ fn way() -> Way {
         slice_bytes: 64,
         channels: 1,
         registered: None,
+        reads: false,
         non_temporal_stores: false,
         is_weighted: false,
         is_reproducible: false,

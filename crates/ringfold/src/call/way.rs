@@ -27,6 +27,8 @@ pub struct Way {
     /// The assignment of `direct` in all ranks' registered buffers, if this method is tried first.
     /// The rest of the way is the fallback if not all buffers are registered.
     pub registered: Option<Assignment>,
+    /// Whether messages within a host are read from the sender's memory.
+    pub reads: bool,
     /// Whether out-of-place results use non-temporal stores.
     pub non_temporal_stores: bool,
     /// Whether the communicator's ownership weights decide how much each rank owns.

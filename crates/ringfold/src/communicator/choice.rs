@@ -170,6 +170,7 @@ impl Communicator {
             // The call itself finds out whether its buffers are registered.
             is_registered: self.place.hosts == 1,
             lends: self.place.hosts > 1 && self.has_registered(),
+            read_bytes_min: policy.read_bytes_min,
             is_uneven: request.is_uneven(),
             is_pairwise: matches!(request.counts, Counts::Pairwise { .. }),
             group: request.group,

@@ -192,10 +192,11 @@ fn pack(way: &Way) -> Option<u64> {
         (u64::from(way.is_inline), 1),
         (way.channels as u64, 7),
         (registered, 2),
+        (u64::from(way.reads), 1),
         (u64::from(way.non_temporal_stores), 1),
         (u64::from(way.is_weighted), 1),
         (u64::from(way.is_reproducible), 1),
-        (way.slice_bytes as u64 / 64, 42),
+        (way.slice_bytes as u64 / 64, 41),
     ];
     let above =
         |word, (value, bits): (u64, u32)| (value >> bits == 0).then_some(word << bits | value);
@@ -215,10 +216,11 @@ fn unpack(word: u64) -> Option<Way> {
             0 => None,
             wire => Assignment::from_wire(wire as u8 - 1),
         },
+        reads: word.take(1) == 1,
         non_temporal_stores: word.take(1) == 1,
         is_weighted: word.take(1) == 1,
         is_reproducible: word.take(1) == 1,
-        slice_bytes: word.take(42) as usize * 64,
+        slice_bytes: word.take(41) as usize * 64,
     })
 }
 
@@ -253,6 +255,7 @@ mod tests {
             slice_bytes,
             channels: 64,
             registered: Some(Assignment::Dynamic),
+            reads: true,
             non_temporal_stores: true,
             is_weighted: false,
             is_reproducible: false,

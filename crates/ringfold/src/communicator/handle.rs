@@ -68,6 +68,8 @@ pub(crate) struct ChoicePolicy {
     pub late_rank: Option<usize>,
     pub timeout: Duration,
     pub slot_bytes: Option<usize>,
+    /// The least block that ranks read from the memory of a sender of their host, if they can.
+    pub read_bytes_min: Option<u64>,
     /// Number of domains of equal size into which the ranks are divided.
     pub domains: usize,
     /// Whether rings bypass slow ranks.
@@ -86,6 +88,7 @@ impl ChoicePolicy {
             late_rank: None,
             timeout: Duration::ZERO,
             slot_bytes: None,
+            read_bytes_min: None,
             domains: 1,
             bypasses_stragglers: false,
             is_reproducible: false,

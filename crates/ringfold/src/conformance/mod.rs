@@ -88,6 +88,7 @@ impl Case {
             slice_bytes: self.slice_bytes,
             channels: self.channels,
             registered: self.registered,
+            reads: false,
             non_temporal_stores: true,
             is_weighted: self.weights.is_some(),
             is_reproducible: self.is_reproducible,
@@ -120,6 +121,8 @@ pub struct EngineWorld {
     now: Time,
     /// Which of the ranks' memory is registered.
     registers: Registers,
+    /// Whether ranks read messages from the memory of senders of their host.
+    reads: bool,
     /// Whether a rank leaves when its call has ended.
     is_leaving: bool,
 }
@@ -153,6 +156,7 @@ impl EngineWorld {
             random: SplitMix64(seed),
             now: Time(0),
             registers: Registers::Nothing,
+            reads: false,
             is_leaving: false,
         }
     }
@@ -187,6 +191,13 @@ impl EngineWorld {
             registers: Registers::Some,
             ..self
         }
+    }
+
+    /// Makes ranks read messages from the memory of senders of their host, if the system lets them.
+    pub fn reading(mut self) -> EngineWorld {
+        let mut engines = self.engines.iter_mut();
+        self.reads = engines.all(|engine| engine.transport().can_read_peers());
+        self
     }
 
     /// Makes each rank leave at the end of its call; such a world serves only one call.
@@ -373,7 +384,10 @@ impl EngineWorld {
             );
             let prefers_ll = prefers_ll && goes_by_ll(case, &request, world_size);
             let requested = case.protocol.map(|protocol| protocol == Protocol::Ll);
-            let way = case.way(requested.unwrap_or(prefers_ll));
+            let way = Way {
+                reads: self.reads,
+                ..case.way(requested.unwrap_or(prefers_ll))
+            };
             request.op = case.op;
             let root = oracle::root(case, rank, world_size);
             request.target = Target::of(case.collective, root);

@@ -315,6 +315,10 @@ conformance! {
     over_sim_rendezvous: |n| EngineWorld::new(sim(n, Sending::Rendezvous), SEED), &[2, 3, 4, 6];
     in_partly_registered_memory_over_shm: |n| EngineWorld::new(shm(n), SEED).partly_registered(),
         &[1, 2, 3, 4, 5, 8];
+    reading_over_shm: |n| EngineWorld::new(shm(n), SEED).reading(), &[2, 3, 4, 5, 8];
+    reading_on_two_hosts_over_routes: |n|
+        EngineWorld::new(routes::tests::ranks(n), SEED).on_hosts(&dealt(n, 2)).reading(),
+        &[3, 4, 5];
     in_registered_memory_over_local: |n| EngineWorld::new::<Local>(local(n), SEED).registered(),
         &[1, 2, 3, 4, 5, 8];
     in_registered_memory_over_shm: |n| EngineWorld::new(shm(n), SEED).registered(),

@@ -163,6 +163,12 @@ impl Engine {
         self.context.transport.as_mut()
     }
 
+    /// Lets peers of this host read messages of `bytes_min` bytes or more from this rank's memory:
+    /// all of them can.
+    pub fn set_read_bytes_min(&mut self, bytes_min: u64) {
+        self.mailbox.read_bytes_min = usize::try_from(bytes_min).unwrap_or(usize::MAX);
+    }
+
     /// Returns the registered buffers.
     pub fn registry(&self) -> &Registry {
         &self.context.registry

@@ -54,6 +54,8 @@ pub struct PreparedOperation {
     pub kernel: Option<ReductionKernel>,
     /// The factor by which every element of the result is scaled at the end.
     pub factor: Option<Factor>,
+    /// Whether peers of this host read this rank's messages from its memory.
+    pub reads: bool,
     /// Whether out-of-place results use non-temporal stores.
     pub non_temporal_stores: bool,
     /// The use of slots, which decides whose slots are written.

@@ -112,6 +112,7 @@ impl Engine {
             id: 0,
             kernel,
             factor: average,
+            reads: job.way.reads,
             non_temporal_stores: job.way.non_temporal_stores,
             slot_use: SlotUse::of(&call, self.context.world_size, is_divided),
             publishes: job.way.access.is_shared(),

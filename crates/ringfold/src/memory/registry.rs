@@ -22,6 +22,20 @@ pub struct BufferHandle {
     pub offset: u64,
 }
 
+impl BufferHandle {
+    /// The number of no registration, which stands for all memory of the owner's process; the
+    /// offset is an address.
+    pub const ORDINARY: u32 = u32::MAX;
+
+    /// Returns the location of ordinary memory.
+    pub fn ordinary(memory: Region) -> BufferHandle {
+        BufferHandle {
+            registration: BufferHandle::ORDINARY,
+            offset: memory.address() as u64,
+        }
+    }
+}
+
 /// All ranks' parts of a registration, as mapped by this rank.
 #[derive(Clone, Debug)]
 struct Mapped {

@@ -69,6 +69,7 @@ const MESSAGES: &[CatalogueEntry] = &[
     (Scatter, Flat, flat::scatter),
     (Scatter, Direct, flat::scatter),
     (Scatter, Leader, leader::scatter),
+    (AllToAll, Flat, direct::all_to_all),
     (AllToAll, Direct, direct::all_to_all),
     (AllToAll, Hierarchical, blocks::all_to_all),
     (Barrier, RecursiveDoubling, recursive_doubling::barrier),

@@ -4,7 +4,8 @@ use super::agree::Agreed;
 use super::{board, terms};
 use crate::communicator::{Communicator, probe};
 use crate::error::Result;
-use crate::tune::Rules;
+use crate::tune::limits::NEVER;
+use crate::tune::{Rules, reading};
 use crate::types::Op;
 
 /// Bytes of the warm-up calls. Over messages: enough for the algorithms of large calls, yet few
@@ -27,6 +28,7 @@ impl Agreed {
         // The log covers only the user's calls.
         communicator.policy.is_silent = true;
         call_once(&communicator)?;
+        agree_on_reading(&mut communicator)?;
         let rules = match terms.rules_bytes {
             0 => Rules::default(),
             bytes => terms::send_rules(&communicator, &own_rules, bytes)?,
@@ -50,6 +52,26 @@ impl Agreed {
         board::attach(&communicator);
         Ok(communicator)
     }
+}
+
+/// Lets ranks read long messages from the memory of senders of their host, if every rank of every
+/// host is able to. Follows calls in which each rank depends on all others, and precedes the rules,
+/// which make all choices anew.
+fn agree_on_reading(communicator: &mut Communicator) -> Result<()> {
+    let bytes_min = communicator.policy.tuning.limits.read_bytes_min;
+    if bytes_min == NEVER || !communicator.is_somewhere_shared() {
+        return Ok(());
+    }
+    let driver = &communicator.driver;
+    let is_able = driver.with_engine(|engine| engine.transport().can_read_peers());
+    let mut all_are = [u8::from(is_able)];
+    communicator.all_reduce(&mut all_are, Op::Min)?;
+    if all_are == [1] {
+        let single_min = reading::single_bytes_min(bytes_min);
+        driver.with_engine(|engine| engine.set_read_bytes_min(single_min));
+        communicator.policy.read_bytes_min = Some(bytes_min);
+    }
+    Ok(())
 }
 
 /// Makes the calls that are most frequent in training once, on separate memory: the first real call

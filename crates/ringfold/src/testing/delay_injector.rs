@@ -104,12 +104,21 @@ impl Transport for DelayInjector {
         self.inner.post_lent(post, payload, place)
     }
 
+    fn post_readable(&mut self, post: Post, payload: Region) -> Result<Posted> {
+        self.note_call(&post.2);
+        self.inner.post_readable(post, payload)
+    }
+
     fn lent_bytes_min(&self) -> Option<usize> {
         self.inner.lent_bytes_min()
     }
 
     fn set_peer_memory(&mut self, memory: PeerMemory) {
         self.inner.set_peer_memory(memory);
+    }
+
+    fn can_read_peers(&mut self) -> bool {
+        self.inner.can_read_peers()
     }
 
     fn hold(&mut self, memory: Region, term: Term) -> Option<Hold> {

@@ -239,6 +239,19 @@ pub trait Transport: Send {
         let _ = memory;
     }
 
+    /// Whether this rank can read the memory of all ranks with which it shares memory. Each of them
+    /// has sent a message before the call.
+    fn can_read_peers(&mut self) -> bool {
+        true
+    }
+
+    /// Queues a message whose `payload` the peer reads from this rank's memory, which completes the
+    /// send, if the two share memory: then both [can](Transport::can_read_peers) read. To other
+    /// peers the message is sent as by `post_send`.
+    fn post_readable(&mut self, post: Post, payload: Region) -> Result<Posted> {
+        self.post_send(post, payload)
+    }
+
     /// Lets messages use `memory` of this rank directly, until the result is dropped, which is
     /// before the memory is freed. `None` if this makes no difference or is not possible.
     fn hold(&mut self, memory: Region, term: Term) -> Option<Hold> {

@@ -77,6 +77,16 @@ impl<N: Transport> Transport for Routes<N> {
         })
     }
 
+    fn post_readable(
+        &mut self,
+        Post(stream, ticket, header): Post,
+        payload: Region,
+    ) -> Result<Posted> {
+        self.on_route(stream, |transport, stream| {
+            transport.post_readable(Post(stream, ticket, header), payload)
+        })
+    }
+
     fn lent_bytes_min(&self) -> Option<usize> {
         self.shm.lent_bytes_min()
     }
@@ -88,6 +98,10 @@ impl<N: Transport> Transport for Routes<N> {
 
     fn set_peer_memory(&mut self, memory: PeerMemory) {
         self.shm.set_peer_memory(memory.renumbered(&self.ranks));
+    }
+
+    fn can_read_peers(&mut self) -> bool {
+        self.shm.can_read_peers()
     }
 
     fn hold(&mut self, memory: Region, term: Term) -> Option<Hold> {

@@ -14,6 +14,7 @@
 
 use super::channels;
 use super::model;
+use super::reading;
 use super::{CostTable, Explanation, OrderDemand, Question, Reason, Tuning};
 use crate::call::Way;
 use crate::error::{Error, Result};
@@ -105,6 +106,7 @@ pub fn finish(
         slice_bytes: slice_bytes.max(64) / 64 * 64,
         channels,
         registered: None,
+        reads: access == Access::Messages && reading::reads(question, &tuning.constants),
         non_temporal_stores: question.bytes >= tuning.limits.stream_bytes_min,
         is_weighted: question.is_weighted,
         is_reproducible: question.collective.reduces() && question.order != OrderDemand::Any,
@@ -244,6 +246,10 @@ fn is_usable(question: &Question, method: Method) -> bool {
     match method {
         // A rank would forward blocks of two other ranks without knowing their sizes.
         Method::Hierarchical if question.collective == AllToAll && question.is_uneven => false,
+        // Elsewhere, `direct` consists of the same messages.
+        Method::Flat if question.collective == AllToAll => {
+            is_requested || question.slot_bytes.is_some()
+        }
         Method::Hierarchical | Method::Leader | Method::MultiLeader => {
             is_requested || (question.hosts > 1 && question.hosts < n)
         }

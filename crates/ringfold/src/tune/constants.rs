@@ -76,7 +76,11 @@ parameters! {
         /// Additional cost of a message through a ring if ranks share cores.
         ring_turn_us = 0.3, 0.0..=EVENT_US_MAX;
         /// Cost of a byte through a ring, in and out.
-        ring_us_per_byte = 1.15e-4, 0.0..=BYTE_US_MAX;
+        ring_us_per_byte = 1.05e-4, 0.0..=BYTE_US_MAX;
+        /// Additional cost of a message that the receiver reads from the sender's memory.
+        read_us = 0.7, 0.0..=EVENT_US_MAX;
+        /// Cost of a byte that the receiver reads from the sender's memory.
+        read_us_per_byte = 5.8e-5, 0.0..=BYTE_US_MAX;
         /// Time of an empty message through a socket, from send to receive: α.
         socket_hop_us = 25.0, 0.0..=EVENT_US_MAX;
         /// Time that a rank spends on each further message through a socket: o.
@@ -121,6 +125,9 @@ parameters! {
         /// Time of a byte through a ring between ranks of one of several hosts that share a core,
         /// relative to one between cores: data that fits the core's cache stays there.
         shared_core_ring_factor = 0.33, 0.0..=FACTOR_MAX;
+        /// Cost of a byte that is read from the sender's memory if ranks share cores, relative to one
+        /// if they do not: each finds its caches full of another rank's data.
+        shared_core_read_factor = 1.3, 0.0..=FACTOR_MAX;
     }
     beside
     /// Factors between measured times and formulas.

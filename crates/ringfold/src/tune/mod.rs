@@ -24,6 +24,7 @@ pub mod plugin;
 pub mod probe;
 pub mod question;
 pub mod rdma;
+pub mod reading;
 pub mod registration;
 pub mod rules;
 pub mod terms;

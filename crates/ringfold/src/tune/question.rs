@@ -64,6 +64,8 @@ pub struct Question {
     /// Whether messages within one of several hosts may be lent from registered memory, which
     /// affects prices only.
     pub lends: bool,
+    /// The least block that ranks read from the memory of a sender of their host, if they can.
+    pub read_bytes_min: Option<u64>,
     /// Whether counts differ from rank to rank.
     pub is_uneven: bool,
     /// Whether each pair has counts that no third rank knows.
@@ -100,6 +102,7 @@ impl Question {
             slot_bytes: None,
             is_registered: false,
             lends: false,
+            read_bytes_min: None,
             is_uneven: false,
             is_pairwise: false,
             group: 1,

@@ -276,6 +276,7 @@ fn a_panic_is_one_error_for_all_calls_and_all_ranks() {
                 slice_bytes: 1 << 10,
                 channels: 1,
                 registered: None,
+                reads: false,
                 non_temporal_stores: false,
                 is_weighted: false,
                 is_reproducible: false,

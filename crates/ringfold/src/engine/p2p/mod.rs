@@ -75,6 +75,8 @@ pub struct Mailbox {
     /// The source of the last message that a receive from any source got.
     last_source: usize,
     kept: UnexpectedMessages,
+    /// The length from which peers of this host read this rank's messages from its memory.
+    pub read_bytes_min: usize,
     /// A lower bound of all deadlines that are set.
     next_deadline: Option<Time>,
     /// Messages without a deadline, submitted since deadlines were checked last.
@@ -134,6 +136,7 @@ impl Mailbox {
     pub fn new(rank: usize, world_size: usize) -> Mailbox {
         Mailbox {
             rank,
+            read_bytes_min: usize::MAX,
             peers: (0..world_size).map(|_| PeerMessages::default()).collect(),
             listened: Vec::with_capacity(world_size),
             ..Mailbox::default()
@@ -245,7 +248,11 @@ impl Mailbox {
         let peer = message.peer.expect("a send has a receiver");
         let header = message.header();
         let ticket = MAILBOX << 48 | number as u64;
-        let posted = transport.post_send(Post(stream(peer), ticket, header), message.region)?;
+        let (post, payload) = (Post(stream(peer), ticket, header), message.region);
+        let posted = match payload.bytes() >= self.read_bytes_min {
+            true => transport.post_readable(post, payload),
+            false => transport.post_send(post, payload),
+        }?;
         if posted == Posted::Done {
             self.finish(number);
         }

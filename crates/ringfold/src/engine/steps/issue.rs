@@ -92,6 +92,7 @@ impl Channel<'_> {
                 registry.sync_to_file(payload, place);
                 transport.post_lent(post, payload, place)
             }
+            _ if self.operation.reads => transport.post_readable(post, payload),
             _ => transport.post_send(post, payload),
         };
         Ok(posted?.into())

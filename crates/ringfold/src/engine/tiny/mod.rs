@@ -397,6 +397,7 @@ fn operation(job: &Job, call: Call, kernel: Option<ReductionKernel>) -> Prepared
         },
         kernel,
         factor: None,
+        reads: false,
         non_temporal_stores: false,
         slot_use: SlotUse::Own,
         publishes: true,

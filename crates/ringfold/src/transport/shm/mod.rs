@@ -15,6 +15,7 @@ mod barrier;
 mod claims;
 mod doorbell;
 mod flag;
+mod reading;
 mod ring;
 mod segment;
 mod slots;
@@ -25,7 +26,8 @@ use std::time::Duration;
 
 pub(super) use doorbell::Armed;
 use doorbell::Bed;
-use ring::{Receiver, RingEnd, SendBuffer, Sender};
+use reading::{Reader, Token};
+use ring::{Lenders, Receiver, RingEnd, SendBuffer, Sender};
 use segment::RingId;
 pub use segment::{Segment, SegmentShape};
 pub use slots::{PREFETCHED_BYTES_MAX, SlotUse};
@@ -64,10 +66,13 @@ pub struct Shm {
     /// Buffer for the tickets of one post.
     posted: Vec<Ticket>,
     armed: Option<Armed>,
-    /// The peers' registered memory.
-    memory: PeerMemory,
-    /// Minimum length of lent payloads.
+    /// The peers' memory.
+    lenders: Lenders,
+    /// Minimum length of lent payloads in registered memory.
     lent_bytes_min: usize,
+    /// Found by peers that read this rank's memory.
+    #[cfg_attr(not(test), allow(dead_code, reason = "held for peers"))]
+    token: Token,
     /// Number of messages that this rank has lent.
     messages_lent: u64,
 }
@@ -95,8 +100,9 @@ impl Shm {
             receiving: Vec::with_capacity(ranks * channels),
             posted: Vec::with_capacity(1),
             armed: None,
-            memory: PeerMemory::default(),
+            lenders: Lenders::default(),
             lent_bytes_min: LENT_BYTES_MIN,
+            token: Token::publish(&segment, rank),
             messages_lent: 0,
             segment,
             rank,
@@ -114,6 +120,12 @@ impl Shm {
     pub fn lending_from(mut self, bytes: usize) -> Shm {
         self.lent_bytes_min = bytes;
         self
+    }
+
+    /// Returns this rank's token.
+    #[cfg(test)]
+    fn token(&self) -> Region {
+        self.token.0.region()
     }
 
     /// Sets the number of domains of equal size to which the ranks belong, in rank order.
@@ -161,7 +173,7 @@ impl Shm {
         let Some(&index) = self.receiving.iter().find(has_departed) else {
             return Ok(());
         };
-        self.receivers[index].pump(&self.segment, &self.memory, done)?;
+        self.receivers[index].pump(&self.segment, Some(&self.lenders), done)?;
         if self.receivers[index].is_idle() {
             self.forget_idle_streams();
             return Ok(());
@@ -177,16 +189,19 @@ impl Shm {
     ) -> Result<Posted> {
         let index = self.stream(stream);
         let sender = &mut self.senders[index];
+        let was_idle = sender.is_idle();
+        self.posted.clear();
         if sender.push(post, SendBuffer { region, place }) {
-            // This can complete only the message itself, as nothing else is in progress.
-            self.posted.clear();
-            sender.pump(&self.segment, &mut self.posted)?;
-            if sender.is_idle() {
-                return Ok(Posted::Done);
-            }
+            // This can complete only the message itself, as it is the only one to be written.
+            sender.fill(&self.segment, &mut self.posted)?;
+        }
+        if was_idle && !sender.is_idle() {
             self.sending.push(index);
         }
-        Ok(Posted::Pending)
+        match self.posted.is_empty() {
+            true => Ok(Posted::Pending),
+            false => Ok(Posted::Done),
+        }
     }
 
     fn stream(&self, stream: StreamId) -> usize {
@@ -205,7 +220,7 @@ impl Drop for Shm {
         if self.messages_lent > 0 {
             log::info!(
                 target: "ringfold::transport",
-                "lent {} messages from registered memory", self.messages_lent
+                "lent {} messages", self.messages_lent
             );
         }
         self.segment.depart(self.rank);
@@ -215,6 +230,12 @@ impl Drop for Shm {
 impl Transport for Shm {
     fn post_send(&mut self, post: Post, payload: Region) -> Result<Posted> {
         self.queue_send(post, payload, None)
+    }
+
+    fn post_readable(&mut self, post: Post, payload: Region) -> Result<Posted> {
+        let place = (!payload.is_empty()).then(|| BufferHandle::ordinary(payload));
+        self.messages_lent += u64::from(place.is_some());
+        self.queue_send(post, payload, place)
     }
 
     fn post_lent(&mut self, post: Post, payload: Region, place: BufferHandle) -> Result<Posted> {
@@ -233,7 +254,19 @@ impl Transport for Shm {
     }
 
     fn set_peer_memory(&mut self, memory: PeerMemory) {
-        self.memory = memory;
+        self.lenders.registered = memory;
+    }
+
+    fn can_read_peers(&mut self) -> bool {
+        match Reader::open(&self.segment, self.rank) {
+            Ok(reader) => self.lenders.ordinary = Some(reader),
+            Err(peer) => log::info!(
+                target: "ringfold::transport",
+                "number {peer} on this host does not let its memory be read; long messages are \
+                 copied twice"
+            ),
+        }
+        self.lenders.ordinary.is_some()
     }
 
     fn post_recv(&mut self, post @ Post(stream, ..): Post, sink: Sink) -> Result<Posted> {
@@ -241,7 +274,7 @@ impl Transport for Shm {
         let receiver = &mut self.receivers[index];
         if receiver.push(post, sink) {
             self.posted.clear();
-            receiver.pump(&self.segment, &self.memory, &mut self.posted)?;
+            receiver.pump(&self.segment, None, &mut self.posted)?;
             if receiver.is_idle() {
                 return Ok(Posted::Done);
             }
@@ -283,7 +316,7 @@ impl Transport for Shm {
     fn poll(&mut self, _now: Time, done: &mut Vec<Ticket>) -> Result<()> {
         let before = done.len();
         for &index in &self.receiving {
-            self.receivers[index].pump(&self.segment, &self.memory, done)?;
+            self.receivers[index].pump(&self.segment, Some(&self.lenders), done)?;
         }
         for &index in &self.sending {
             self.senders[index].pump(&self.segment, done)?;

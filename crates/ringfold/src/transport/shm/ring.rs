@@ -10,17 +10,19 @@
 //!
 //! # Lent messages
 //!
-//! A payload in registered memory that the receiver has mapped is not copied. Its message takes one
+//! A payload in registered memory that the receiver has mapped is not copied by the sender, nor a
+//! long payload in ordinary memory that the receiver can read (`reading`). The message takes one
 //! cell with the payload's location: the registration's number in the header's last field, which is
 //! 0 otherwise, and the offset behind the header. The receiver reads the payload at that location,
 //! and then empties the cell. The send is complete when the sender sees the cell empty, so nothing
 //! writes to the memory meanwhile. The location is the sender's claim, which is checked against the
-//! mapping. A rank that returns an error, and with it the memory, withdraws first: the receiver
-//! discards a payload that it has not finished reading by then.
+//! mapping, or by the kernel. A rank that returns an error, and with it the memory, withdraws first:
+//! the receiver discards a payload that it has not finished reading by then.
 
 use std::collections::VecDeque;
 
 use super::flag;
+use super::reading::Reader;
 use super::segment::{INLINE_BYTES, RingId, Segment};
 use crate::error::{Error, Result};
 use crate::memory::{BufferHandle, PeerMemory, Region};
@@ -55,6 +57,15 @@ pub struct SendBuffer {
     pub place: Option<BufferHandle>,
 }
 
+/// The memory of peers that this rank can read.
+#[derive(Debug, Default)]
+pub struct Lenders {
+    /// Registered memory.
+    pub registered: PeerMemory,
+    /// Ordinary memory, once the ranks have agreed to read it.
+    pub ordinary: Option<Reader>,
+}
+
 /// The sending end of a ring.
 pub type Sender = RingEnd<SendBuffer>;
 
@@ -79,11 +90,10 @@ impl<T> RingEnd<T> {
         self.queue.is_empty() && self.lent.is_empty()
     }
 
-    /// Queues a message or a receive; returns whether nothing else is in progress.
+    /// Queues a message or a receive; returns whether it is the first of the queue.
     pub fn push(&mut self, post: Post, payload: T) -> bool {
-        let was_idle = self.is_idle();
         self.queue.push_back((post, payload));
-        was_idle
+        self.queue.len() == 1
     }
 }
 
@@ -101,11 +111,16 @@ impl Sender {
     /// Fills the free cells; appends the tickets of completely written messages, and of lent
     /// messages that were taken.
     pub fn pump(&mut self, segment: &Segment, done: &mut Vec<Ticket>) -> Result<()> {
-        let id = self.id;
-        let cells = segment.shape().cells as u64;
         if !self.lent.is_empty() {
             self.end_loans(segment, done)?;
         }
+        self.fill(segment, done)
+    }
+
+    /// Fills the free cells; appends the tickets of completely written messages.
+    pub fn fill(&mut self, segment: &Segment, done: &mut Vec<Ticket>) -> Result<()> {
+        let id = self.id;
+        let cells = segment.shape().cells as u64;
         while let Some((Post(_, ticket, header), payload)) = self.queue.front() {
             if self.cells_done - self.consumed_seen >= cells {
                 self.consumed_seen = self.consumed(segment)?;
@@ -173,7 +188,7 @@ impl Sender {
     }
 }
 
-/// Writes a message into `cell` whose payload is at `place` in registered memory.
+/// Writes a message into `cell` whose payload is at `place`.
 fn lend(segment: &Segment, id: RingId, cell: usize, header: &Header, place: BufferHandle) {
     let header = header.encode(place.registration);
     segment.cell_header(id, cell).write(&header);
@@ -181,11 +196,11 @@ fn lend(segment: &Segment, id: RingId, cell: usize, header: &Header, place: Buff
     behind.write(&place.offset.to_ne_bytes());
 }
 
-/// Takes the message of `cell` from the sender's registered memory, at `registration` and the
-/// offset in the cell; false if the sender has withdrawn that memory.
+/// Takes the message of `cell` from the sender's memory, at `registration` and the offset in the
+/// cell; false if the sender has withdrawn that memory, or has ended.
 fn take_lent(
     segment: &Segment,
-    memory: &PeerMemory,
+    lenders: &Lenders,
     (id, cell): (RingId, usize),
     registration: u32,
     sink: &Sink,
@@ -197,6 +212,12 @@ fn take_lent(
         registration,
         offset: segment.cell_inline(id, cell).word(0),
     };
+    if registration == BufferHandle::ORDINARY
+        && let Some(reader) = &lenders.ordinary
+    {
+        return reader.take(segment, id.from, place.offset, sink);
+    }
+    let memory = &lenders.registered;
     sink.absorb(0, memory.resolve(id.from, place, sink.bytes())?);
     Ok(!segment.has_withdrawn(id.from))
 }
@@ -216,11 +237,12 @@ impl Receiver {
     }
 
     /// Empties the cells of expected messages; appends the tickets of completely received ones.
-    /// Reads lent ones from `memory`.
+    /// Reads one lent message from the memory of `lenders`, or leaves it to a later call without
+    /// them: a long read must not delay this rank's own messages, which peers read meanwhile.
     pub fn pump(
         &mut self,
         segment: &Segment,
-        memory: &PeerMemory,
+        lenders: Option<&Lenders>,
         done: &mut Vec<Ticket>,
     ) -> Result<()> {
         let id = self.id;
@@ -242,7 +264,10 @@ impl Receiver {
                 let piece = place(segment, id, header, cell);
                 sink.absorb(self.done_bytes, piece.part(0..end - self.done_bytes));
             } else {
-                if !take_lent(segment, memory, (id, cell), registration, sink)? {
+                let Some(lenders) = lenders else {
+                    return Ok(());
+                };
+                if !take_lent(segment, lenders, (id, cell), registration, sink)? {
                     return Ok(());
                 }
                 end = bytes;
@@ -255,6 +280,9 @@ impl Receiver {
                 done.push(*ticket);
                 self.queue.pop_front();
                 self.done_bytes = 0;
+            }
+            if registration != 0 {
+                return Ok(());
             }
         }
         Ok(())

@@ -36,11 +36,14 @@ pub const HEAD_BYTES: usize = 64;
 pub const INLINE_BYTES: usize = HEAD_BYTES - 8 - HEADER_BYTES;
 
 /// `ringfld` and the layout's version.
-const MAGIC: u64 = 0x0566_6c64_7269_6e67;
+const MAGIC: u64 = 0x0666_6c64_7269_6e67;
+
+/// Words that describe a rank's process: its number, and the address and value of its token.
+pub const PROCESS_WORDS: usize = 4;
 
 /// Bytes of a rank's control block: its doorbell, its finished generations and so on, each in lines
 /// of its own.
-const CONTROL_BYTES: usize = 5 * APART_BYTES;
+const CONTROL_BYTES: usize = 6 * APART_BYTES;
 
 /// The first line of a slot.
 #[repr(C)]
@@ -362,6 +365,25 @@ impl Segment {
     /// Returns the number of a rank's own claimed blocks, a counter that all ranks write.
     pub fn blocks_claimed(&self, rank: usize) -> &AtomicU64 {
         self.atomic64(self.shape.control_offset(rank) + 4 * APART_BYTES)
+    }
+
+    /// Publishes the process of `rank`.
+    pub fn publish_process(&self, rank: usize, words: [u64; PROCESS_WORDS]) {
+        for (index, word) in words.into_iter().enumerate() {
+            // Pairs with the load in `process`.
+            self.process_word(rank, index)
+                .store(word, Ordering::Release);
+        }
+    }
+
+    /// Returns the process of `rank` as published: zeros before that.
+    pub fn process(&self, rank: usize) -> [u64; PROCESS_WORDS] {
+        // Pairs with the store in `publish_process`.
+        std::array::from_fn(|index| self.process_word(rank, index).load(Ordering::Acquire))
+    }
+
+    fn process_word(&self, rank: usize, index: usize) -> &AtomicU64 {
+        self.atomic64(self.shape.control_offset(rank) + 5 * APART_BYTES + 8 * index)
     }
 
     /// Returns the numbers of a slot's claimed and complete blocks, counters that all ranks write.

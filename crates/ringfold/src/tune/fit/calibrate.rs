@@ -128,6 +128,8 @@ impl Sample {
         let CalibrationContext { is_shared, ranks } = self.context;
         let question = Question {
             slot_bytes: is_shared.then_some(SLOT_BYTES),
+            // If the ranks could not read each other's memory, no job here can.
+            read_bytes_min: is_shared.then_some(Limits::default().read_bytes_min),
             algorithm: Some(self.way.0),
             protocol: Some(self.way.1),
             ..Question::new(self.collective, self.bytes, ranks)

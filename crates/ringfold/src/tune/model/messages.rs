@@ -97,10 +97,16 @@ impl PricedCall<'_> {
             false => parts.iter().map(|part| self.side_by_side(part)).sum(),
         };
         let port = match self.is_on_one_host() {
-            // Each byte goes into a cell and out of it.
+            // Each byte goes into a cell and out of it, or is read at once.
             true => {
                 let all = self.terms.all;
-                self.at_the_port(2.0 * all.bytes + all.reduced, work)
+                let passes = if self.way.reads { 1.0 } else { 2.0 };
+                let reduced = if self.reduces_cells() {
+                    0.0
+                } else {
+                    all.reduced
+                };
+                self.at_the_port(passes * all.bytes + reduced, work)
             }
             false => 0.0,
         };
@@ -156,10 +162,19 @@ impl PricedCall<'_> {
         }
         let Within { hops, busiest, all } = within;
         let mut link = self.link(true, 1.0);
-        if several && self.constants.is_oversubscribed() {
+        let reads = self.way.reads;
+        if reads {
+            link.hop_us += self.constants.read_us;
+            link.message_us += self.constants.read_us;
+            link.us_per_byte = self.constants.read_us_per_byte;
+            if self.constants.is_oversubscribed() {
+                link.us_per_byte *= self.constants.shared_core_read_factor;
+            }
+            link.fresh_us_per_byte = 0.0;
+        } else if several && self.constants.is_oversubscribed() {
             link.us_per_byte *= self.core_cache_factor(busiest);
         }
-        if several && self.lends(busiest) {
+        if several && self.lends(busiest) && !reads {
             // Lending takes one pass over the bytes instead of two, and uses no cells.
             let share = lent_share(self.question.collective, self.way.method(), hosts);
             let passes = 1.0 - share / 2.0;
@@ -183,6 +198,18 @@ impl PricedCall<'_> {
         let messages = (load.messages * self.pieces()).max(1.0);
         let missing = self.missing(self.size * load.bytes / messages);
         missing + (1.0 - missing) * self.constants.shared_core_ring_factor
+    }
+
+    /// Whether messages go in one direction only, so that each passes the busiest rank at one end,
+    /// while the rank at the other end copies the next: the root's, or those of two ranks.
+    fn is_one_way(&self) -> bool {
+        let passes_root = self.way.method() == Method::Flat || self.n == 2.0;
+        self.is_on_one_host() && self.question.collective.has_root() && passes_root
+    }
+
+    /// Whether the reduction of a cell takes the place of copying it, so that it costs nothing more.
+    fn reduces_cells(&self) -> bool {
+        self.is_on_one_host() && self.question.collective == Collective::Reduce
     }
 
     /// Whether the messages of `load` are lent from registered memory.
@@ -224,11 +251,15 @@ impl PricedCall<'_> {
 
     /// Returns the time of both parts if ranks outnumber cores.
     fn in_turns(&self, parts: &[LinkTraffic; 2]) -> f64 {
+        let gamma = match self.reduces_cells() {
+            true => 0.0,
+            false => self.reduce_us_per_byte(),
+        };
         let time = |load: Load, link: &MessageCosts| {
             load.messages * self.pieces() * link.message_us
                 + self.size * load.bytes * link.us_per_byte
                 + self.size * (2.0 * load.bytes - load.reduced).max(0.0) * link.staging_us_per_byte
-                + self.size * load.reduced * self.reduce_us_per_byte()
+                + self.size * load.reduced * gamma
         };
         let busiest = |part: &LinkTraffic| time(self.alone_in_turns(part.busiest), &part.link);
         let all = |part: &LinkTraffic| time(part.all, &part.link);
@@ -281,10 +312,13 @@ impl PricedCall<'_> {
             ..
         } = part;
         let (n, gamma) = (self.n, self.reduce_us_per_byte());
-        let fresh = busiest.bytes * self.size * link.fresh_us_per_byte;
+        let fresh = match self.is_one_way() {
+            true => 0.0,
+            false => busiest.bytes * self.size * link.fresh_us_per_byte,
+        };
         // One piece is copied while another is in flight.
         let us_per_byte = link.us_per_byte.max(link.staging_us_per_byte);
-        if is_chain(self.question.collective, self.way.method()) {
+        if is_chain(self.question.collective, self.way.method()) && !self.is_one_way() {
             if *hops == 0.0 {
                 return 0.0;
             }
@@ -302,7 +336,10 @@ impl PricedCall<'_> {
             (Collective::Reduce, Method::Flat | Method::Tree) => busiest.reduced / self.slices,
             _ => busiest.reduced,
         };
-        let moving = busiest.bytes * us_per_byte * crowd + combining * gamma;
+        let moving = match self.is_one_way() && !self.way.reads {
+            true => busiest.bytes * us_per_byte / 2.0,
+            false => busiest.bytes * us_per_byte * crowd + combining * gamma,
+        };
         hops * link.hop_us + further * link.message_us + self.size * moving + fresh
     }
 

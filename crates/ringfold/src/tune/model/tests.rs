@@ -1,10 +1,9 @@
 //! The sizes at which the model changes from one way to another.
 
 use super::*;
-use crate::schedule::{Schedule, Spec};
 use crate::topology::Machine;
 use crate::topology::machine::DataCache;
-use crate::tune::choose::{access, finish};
+use crate::tune::choose::{cost_table, finish};
 use crate::tune::terms::is_two_levels;
 use crate::tune::{Limits, Tuning};
 use crate::types::Protocol;
@@ -52,38 +51,30 @@ fn price(question: &Question, algorithm: Method, protocol: Protocol, constants: 
 
 /// Returns the cheapest way without registered buffers.
 fn best(question: &Question, constants: &Constants) -> Method {
-    least(question, constants, |algorithm| !algorithm.is_registered())
+    least(question, constants)
 }
 
 /// Returns the cheapest way if all buffers are registered.
 fn best_registered(question: &Question, constants: &Constants) -> Method {
-    least(question, constants, |_| true)
+    let is_registered = true;
+    least(
+        &Question {
+            is_registered,
+            ..*question
+        },
+        constants,
+    )
 }
 
-fn least(question: &Question, constants: &Constants, is_usable: impl Fn(Method) -> bool) -> Method {
-    let media = match question.slot_bytes {
-        Some(_) => Access::ALL,
-        None => &[Access::Messages][..],
-    };
-    let ways = media
-        .iter()
-        .flat_map(|access| Schedule::methods(question.collective, *access))
-        .filter(|algorithm| is_usable(*algorithm) && *algorithm != Method::Stragglar)
-        .filter(|algorithm| *algorithm != Method::Hierarchical || question.hosts > 1)
-        .filter(|algorithm| {
-            !is_two_levels(*algorithm)
-                || question.slot_bytes.is_some()
-                || question.hosts < question.world_size
-        })
-        .filter(|algorithm| {
-            let (ranks, access) = (question.world_size as u32, access(question, *algorithm));
-            let spec = Spec::new(question.collective, *algorithm, access, ranks);
-            let serves = CostTerms::of(&spec);
-            serves.is_some()
-        });
-    let cost = |algorithm: &Method| price(question, *algorithm, Protocol::Simple, constants);
-    ways.min_by(|one, other| cost(one).total_cmp(&cost(other)))
-        .expect("a way")
+fn least(question: &Question, constants: &Constants) -> Method {
+    let limits = Limits::derive(&two_cores(), question.world_size);
+    let tuning = Tuning::new(constants.clone(), limits);
+    let table = cost_table(question, &tuning);
+    let plain = table
+        .usable()
+        .filter(|((_, protocol), _)| *protocol != Protocol::Ll);
+    let cheapest = plain.min_by(|(_, one), (_, other)| one.total_cmp(other));
+    cheapest.expect("a way").0.0
 }
 
 /// Returns the ways of a call as its size grows, each with the smallest size of its range.
@@ -145,13 +136,15 @@ fn with_a_core_each_one_synchronisation_is_saved_while_lines_are_few() {
         (Method::Direct, 32 * KIB..=128 * KIB),
     ];
     assert_crossings(&staged, &expected);
-    for rooted in [
-        Collective::Reduce,
-        Collective::Broadcast,
-        Collective::Gather,
-        Collective::Scatter,
+    // In one direction, both ends copy at the same time, through cells that stay in the cache.
+    for (rooted, short, long) in [
+        (Collective::Reduce, Method::Flat, Method::Ring),
+        (Collective::Broadcast, Method::Direct, Method::Flat),
+        (Collective::Gather, Method::Direct, Method::Flat),
+        (Collective::Scatter, Method::Direct, Method::Flat),
     ] {
-        assert_eq!(ways(of(rooted), &constants, best).len(), 1, "{rooted}");
+        let expected = [(short, FIRST), (long, 64 * KIB..=MIB)];
+        assert_crossings(&ways(of(rooted), &constants, best), &expected);
     }
     // With more ranks, each rank reads more.
     let enough = Machine {
@@ -252,6 +245,32 @@ fn a_root_with_a_host_for_each_rank_is_sent_few_large_messages() {
         let constants = Constants::derive(&two_cores(), ranks);
         let question = apart(Collective::Reduce, bytes, ranks);
         assert_eq!(best(&question, &constants), due, "{bytes} bytes, {ranks}");
+    }
+}
+
+/// Calls of two and of four ranks on two cores, as measured.
+#[test]
+fn messages_are_read_where_one_copy_is_quicker_than_two() {
+    use Collective::{AllGather, AllToAll, Scatter};
+    use Method::{Direct, Flat, RecursiveDoubling};
+    for (collective, bytes, ranks, due) in [
+        (AllToAll, 64 * KIB, 2, Direct),
+        (AllToAll, 2 * MIB, 2, Flat),
+        (AllGather, 64 * KIB, 2, Direct),
+        (AllGather, 8 * MIB, 2, RecursiveDoubling),
+        (AllToAll, 64 * KIB, 4, Direct),
+        (AllToAll, 2 * MIB, 4, Flat),
+        (Scatter, 64 * KIB, 4, Direct),
+        (Scatter, 2 * MIB, 4, Flat),
+        (AllGather, 8 * MIB, 4, Direct),
+    ] {
+        let constants = Constants::derive(&two_cores(), ranks);
+        let question = Question {
+            read_bytes_min: Some(Limits::default().read_bytes_min),
+            ..on_one_host(collective, bytes, ranks)
+        };
+        let chosen = best(&question, &constants);
+        assert_eq!(chosen, due, "{collective} of {bytes} bytes, {ranks} ranks");
     }
 }
 

@@ -1,4 +1,5 @@
-//! Tests of messages lent from registered memory, which the receiver has mapped.
+//! Tests of messages lent from registered memory, which the receiver has mapped, and from ordinary
+//! memory, which the receiver reads.
 
 use std::sync::Arc;
 
@@ -104,12 +105,97 @@ fn a_lent_message_takes_one_cell_and_its_bytes_pass_by_the_ring() {
     pair.poll(0).expect("no error");
     assert!(pair.done[0].is_empty());
     let sink = Sink::Store(target.region().part(0..bytes));
-    assert!(pair.recv(1, 0, sink).expect("a receive"));
+    assert!(
+        !pair.recv(1, 0, sink).expect("a receive"),
+        "a long read must not delay this rank's own posts"
+    );
+    pair.poll(1).expect("no error");
+    assert_eq!(pair.done[1], [1]);
     assert_eq!(pair.cells(), 1);
     pair.poll(0).expect("no error");
     assert_eq!(pair.done[0], [1]);
     let sent = pair.memory.region().part(64..64 + bytes);
     assert!(bytes_of(sent) == bytes_of(target.region().part(0..bytes)));
+}
+
+/// Each rank lends several messages before it reads any.
+#[test]
+fn lent_messages_are_announced_before_the_first_is_taken() {
+    let bytes = LENT_BYTES_MIN;
+    let mut pair = RankPair::new(3 * bytes, 3 * bytes);
+    for index in 0..3 {
+        let begin = index as usize * bytes;
+        pair.lend(index.into(), index, begin..begin + bytes);
+    }
+    let heights: Vec<u64> = (0..3)
+        .map(|cell| super::flag::height(pair.segment.cell_stamp(RING, cell)))
+        .collect();
+    assert_eq!(heights, [1, 2, 3]);
+}
+
+#[test]
+fn ordinary_memory_is_read_in_whole_pieces() {
+    for bytes in [1, 4097, (1 << 20) - 1, (2 << 20) + 4] {
+        let mut pair = RankPair::new(0, 0);
+        let can_read = [0, 1].map(|rank| pair.ranks[rank].can_read_peers());
+        assert_eq!(
+            can_read, [true; 2],
+            "this system forbids reading one's own memory"
+        );
+        let (payload, target) = (pattern(bytes, 3), Owned::zeroed(bytes));
+        let post = pair.post(1, 1, 0, bytes);
+        let posted = pair.ranks[0].post_readable(post, payload.region());
+        assert_eq!(posted.expect("a post"), Posted::Pending);
+        pair.recv(1, 0, Sink::Store(target.region()))
+            .expect("a receive");
+        pair.poll(1).expect("no error");
+        pair.poll(0).expect("no error");
+        assert_eq!(pair.done, [[1], [1]]);
+        assert!(
+            bytes_of(payload.region()) == bytes_of(target.region()),
+            "{bytes} bytes"
+        );
+    }
+}
+
+/// A process that ended, and whose number another process has, no longer has its token.
+#[test]
+fn memory_counts_only_if_its_owners_token_is_there() {
+    let mut pair = RankPair::new(0, 0);
+    assert!(pair.ranks[1].can_read_peers());
+    let (payload, target) = (pattern(4096, 3), Owned::zeroed(4096));
+    let post = pair.post(1, 1, 0, 4096);
+    pair.ranks[0]
+        .post_readable(post, payload.region())
+        .expect("a post");
+    let [_, address, ..] = pair.segment.process(0);
+    let token = pair.ranks[0].token();
+    assert_eq!(token.address() as u64, address);
+    token.write(&[0; 8]);
+    pair.recv(1, 0, Sink::Store(target.region()))
+        .expect("a receive");
+    pair.poll(1).expect("no error");
+    assert!(pair.done[1].is_empty());
+    let mut late = Shm::new(pair.segment.clone(), 1, false);
+    assert!(!late.can_read_peers());
+}
+
+#[test]
+fn memory_that_cannot_be_read_is_an_error_that_says_how_to_go_on() {
+    let mut pair = RankPair::new(0, 0);
+    assert!(pair.ranks[1].can_read_peers());
+    // SAFETY: the kernel alone uses the address, and finds nothing there.
+    let nowhere = unsafe { Region::new(std::ptr::without_provenance_mut(64), 4096) };
+    let target = Owned::zeroed(4096);
+    let post = pair.post(1, 1, 0, 4096);
+    pair.ranks[0].post_readable(post, nowhere).expect("a post");
+    pair.recv(1, 0, Sink::Store(target.region()))
+        .expect("a receive");
+    let error = pair.poll(1).expect_err("no memory").to_string();
+    assert!(
+        error.contains("rank 0") && error.contains("read_bytes_min=never"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -194,7 +280,8 @@ fn a_claim_of_memory_that_is_not_mapped_is_corrupt_and_names_the_sender() {
     unknown.registration += 1;
     for mut pair in [cut, unknown] {
         pair.lend(1, 0, 0..bytes);
-        let error = pair.recv(1, 0, sink).expect_err("a false claim");
+        pair.recv(1, 0, sink).expect("a receive");
+        let error = pair.poll(1).expect_err("a false claim");
         assert!(matches!(error, Error::Corrupt { peer: 0, .. }), "{error}");
     }
 }
