@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers 
 WATCHDOG_S = 120.0
 ENOSYS, EPERM = 38, 1
 MEMFD_CREATE, SYSINFO, ACCEPT4, EVENTFD2, PRLIMIT64 = 319, 99, 288, 290, 302
+PROCESS_VM_READV = 310
 
 PROGRAM = """
 import ctypes, os, struct, sys
@@ -38,6 +39,8 @@ try:
     with ringfold.init(connect_timeout=600, timeout=600) as comm:
         assert comm.hosts == 1 and comm.all_reduce(np.ones(100_000))[7] == 2
         assert comm.all_reduce(comm.empty(300_000))[7] == 0
+        blocks = comm.all_to_all(np.repeat([comm.rank, 7.0], 500_000))
+        assert blocks[[499_999, 500_000]].tolist() == [[0, 1], [7, 7]][comm.rank], blocks
         comm.split(0).close()
     print("works")
 except ringfold.RingfoldError as error:
@@ -73,6 +76,11 @@ def test_a_job_without_memfd_is_told_the_way_out(errno: int) -> None:
     said = run("01", errno, MEMFD_CREATE)
     assert all("memfd_create" in text and "RINGFOLD_TRANSPORT=tcp" in text for text in said), said
     assert run("01", errno, MEMFD_CREATE, RINGFOLD_TRANSPORT="tcp") == ["works", "works"]
+
+
+@pytest.mark.parametrize("where", ["1", "01"])
+def test_ranks_that_may_not_read_each_others_memory_copy(where: str) -> None:
+    assert run(where, EPERM, PROCESS_VM_READV) == ["works", "works"]
 
 
 def test_a_refused_query_is_no_answer() -> None:

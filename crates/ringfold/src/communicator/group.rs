@@ -39,6 +39,8 @@ pub(crate) struct Inherited {
     pub rules: Option<Rules>,
     /// Derived and probed values, if they fit.
     pub measured: Option<(Constants, Limits)>,
+    /// Whether ranks read messages from each other's memory, if that is known.
+    pub reads: Option<bool>,
 }
 
 impl RankGroup {

@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 
 use super::choice::TUNING_LOG;
 use super::{Communicator, Counts, Request};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::tune::Constants;
 use crate::tune::constants::TEXT_BYTES_MAX;
 use crate::tune::fit::Pairs;
+use crate::tune::limits::NEVER;
 use crate::tune::probe::{PROBE_CASES, ProbeCase};
 use crate::types::{DType, Op};
 
@@ -24,6 +26,9 @@ const BUDGET_US: f64 = 3000.0;
 
 /// Number of pairs of calls at each size, after one pair that makes plans and is not counted.
 const ROUNDS: usize = 7;
+
+/// Bytes of a message by which reading is probed.
+const READING_BYTES: usize = 512 << 10;
 
 /// Bytes of a cache line, or fewer.
 const LINE_BYTES: usize = 64;
@@ -53,6 +58,59 @@ pub fn probe(communicator: &mut Communicator) -> Result<()> {
         "constants after the probe: {}",
         communicator.policy.tuning.constants
     );
+    Ok(())
+}
+
+/// Whether ranks that read messages from each other's memory are quicker than ranks that copy them
+/// through cells: the same answer on all ranks. Every rank of the communicator calls this, and has
+/// agreed that all can read; afterwards no messages are read.
+///
+/// The first two ranks send a message there and back. Both ends copy through cells at the same
+/// time, but a rank with messages in both directions serves both ends, so that time counts twice.
+pub fn is_reading_quicker(communicator: &Communicator) -> Result<bool> {
+    let set_bytes_min = |bytes_min| {
+        let set = |engine: &mut Engine| engine.set_read_bytes_min(bytes_min);
+        communicator.driver.with_engine(set);
+    };
+    let mut pairs = Pairs::default();
+    if communicator.rank() < 2 {
+        let mut data = vec![1u8; READING_BYTES];
+        for round in 0..=ROUNDS {
+            let mut time_us = |bytes_min| -> Result<f64> {
+                set_bytes_min(bytes_min);
+                let begun = Instant::now();
+                there_and_back(communicator, &mut data)?;
+                Ok(begun.elapsed().as_secs_f64() * 1e6)
+            };
+            let pair = [time_us(1)?, 2.0 * time_us(NEVER)?];
+            if round > 0 {
+                pairs.0.push(pair);
+            }
+        }
+    }
+    let [read, copied] = pairs.medians();
+    let mut is_quicker = [u8::from(pairs.is_clear() && read < copied)];
+    communicator.broadcast(&mut is_quicker, 0)?;
+    if communicator.rank() == 0 {
+        log::debug!(
+            target: TUNING_LOG,
+            "probed reading {READING_BYTES} bytes there and back: {read:.0} us, copying at both \
+             ends {copied:.0} us"
+        );
+    }
+    Ok(is_quicker == [1])
+}
+
+/// Sends `data` from rank 0 to rank 1 and back.
+fn there_and_back(communicator: &Communicator, data: &mut [u8]) -> Result<()> {
+    let peer = 1 - communicator.rank();
+    if peer == 1 {
+        communicator.send(data, peer, 0)?;
+    }
+    communicator.recv(data, peer, 0)?;
+    if peer == 0 {
+        communicator.send(data, peer, 0)?;
+    }
     Ok(())
 }
 

@@ -260,7 +260,7 @@ impl Communicator {
     }
 
     /// Whether some ranks share memory, on this host or another: the same on all ranks.
-    pub(crate) fn is_somewhere_shared(&self) -> bool {
+    fn is_somewhere_shared(&self) -> bool {
         let group = self.membership.group();
         let may_share = |group: &RankGroup| {
             use TransportChoice::{Rdma, Tcp};

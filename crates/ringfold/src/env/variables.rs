@@ -260,8 +260,10 @@ variables! {
         => tuner_plugin: String = text;
 
     /// Whether the ranks of a host spend up to 10 ms at the start on measuring at which size one
-    /// algorithm becomes faster than another. With `0`, or with more ranks than cores, limits
-    /// derived from caches and cores are used. Rank 0's value applies.
+    /// algorithm becomes faster than another, and whether messages are faster if they are read from
+    /// the sender's memory. With `0`, limits derived from caches and cores are used, and the model
+    /// decides; the algorithms also with more ranks than cores. Rank 0's value applies, but with `0`
+    /// on any rank reading is not measured.
     "RINGFOLD_PROBE": "`0`, `1`", default "`1`" => probe: bool = switch;
 
     /// The file of `ringfold tune calibrate` with the constants of the tuner's cost model; see
@@ -273,7 +275,8 @@ variables! {
         => calibration: CalibrationSource = parsed;
 
     /// Size limits of the tuner, for experiments: `shared_slice_bytes=64K,stream_bytes_min=never`.
-    /// The log (`INFO`, `TUNING`) lists their values, and `tune/limits.rs` describes them. Rank 0's
+    /// With `read_bytes_min=never`, ranks do not read each other's memory. The log (`INFO`,
+    /// `TUNING`) lists all values, and `tune/limits.rs` describes them. Rank 0's
     /// values apply to all ranks; but `never` on any rank applies to all.
     "RINGFOLD_LIMITS": "list of `name=bytes`", default "derived by the tuner"
         => limits: LimitOverrides = parsed;

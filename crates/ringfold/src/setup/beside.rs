@@ -75,6 +75,7 @@ impl Communicator {
             inherited: Inherited {
                 rules: None,
                 measured: has_same_ranks.then(|| (tuning.constants.clone(), tuning.limits)),
+                reads: has_same_ranks.then_some(self.policy.read_bytes_min.is_some()),
             },
         };
         establish(part, config.cancel.as_ref(), &|| None)

@@ -40,6 +40,7 @@ pub(super) fn split(
         inherited: Inherited {
             rules: Some(tuning.rules.clone()),
             measured: is_as_large.then(|| (tuning.constants.clone(), tuning.limits)),
+            reads: Some(parent.policy.read_bytes_min.is_some()),
         },
         ..group.clone()
     };

@@ -3,6 +3,7 @@
 use super::agree::Agreed;
 use super::{board, terms};
 use crate::communicator::{Communicator, probe};
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::tune::limits::NEVER;
 use crate::tune::{Rules, reading};
@@ -54,23 +55,40 @@ impl Agreed {
     }
 }
 
-/// Lets ranks read long messages from the memory of senders of their host, if every rank of every
-/// host is able to. Follows calls in which each rank depends on all others, and precedes the rules,
-/// which make all choices anew.
+/// Lets ranks read long messages from the memory of senders of their host, if every rank is able
+/// to, and if that is quicker here. Follows calls in which each rank depends on all others, and
+/// precedes the rules, which make all choices anew.
 fn agree_on_reading(communicator: &mut Communicator) -> Result<()> {
     let bytes_min = communicator.policy.tuning.limits.read_bytes_min;
-    if bytes_min == NEVER || !communicator.is_somewhere_shared() {
+    let Some(group) = communicator.membership.group() else {
+        return Ok(());
+    };
+    let share_memory = communicator.policy.slot_bytes.is_some() && communicator.world_size() > 1;
+    if bytes_min == NEVER || !share_memory {
         return Ok(());
     }
+    let settings = &group.settings;
+    let is_forced = settings.algorithm.is_some() || settings.slice_bytes.is_some();
+    let known = group.inherited.reads;
+    let is_tried = known.is_none() && settings.is_probing && !is_forced;
     let driver = &communicator.driver;
-    let is_able = driver.with_engine(|engine| engine.transport().can_read_peers());
-    let mut all_are = [u8::from(is_able)];
-    communicator.all_reduce(&mut all_are, Op::Min)?;
-    if all_are == [1] {
-        let single_min = reading::single_bytes_min(bytes_min);
-        driver.with_engine(|engine| engine.set_read_bytes_min(single_min));
-        communicator.policy.read_bytes_min = Some(bytes_min);
+    let is_able =
+        known.unwrap_or(true) && driver.with_engine(|engine| engine.transport().can_read_peers());
+    let mut all = [is_able, is_tried].map(u8::from);
+    communicator.all_reduce(&mut all, Op::Min)?;
+    if all[0] == 0 {
+        return Ok(());
     }
+    communicator.policy.read_bytes_min = Some(bytes_min);
+    // A calibration has measured both.
+    let is_calibrated = !communicator.policy.tuning.constants.corrections.is_empty();
+    if all[1] == 1 && !is_calibrated && !probe::is_reading_quicker(communicator)? {
+        communicator.policy.read_bytes_min = None;
+        return Ok(());
+    }
+    let single_min = reading::single_bytes_min(bytes_min);
+    let engine = |engine: &mut Engine| engine.set_read_bytes_min(single_min);
+    communicator.driver.with_engine(engine);
     Ok(())
 }
 

@@ -17,9 +17,10 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use super::segment::{PROCESS_WORDS, Segment};
+use super::segment::Segment;
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
+use crate::sync::Ordering;
 use crate::sys::peer_memory;
 use crate::transport::Sink;
 
@@ -32,6 +33,9 @@ const OPERAND_PIECE_BYTES: usize = 128 << 10;
 
 /// The length of a token, which is a line of its own.
 const TOKEN_BYTES: usize = 16;
+
+/// Words that describe a rank's process: its number, and the address and value of its token.
+const PROCESS_WORDS: usize = 4;
 
 /// This rank's token. Peers that still read after it was freed get no data.
 #[derive(Debug)]
@@ -46,7 +50,12 @@ impl Token {
         token.region().part(8..16).write(&value[1].to_ne_bytes());
         let address = token.region().address() as u64;
         let process = u64::from(std::process::id());
-        segment.publish_process(rank, [process, address, value[0], value[1]]);
+        let words: [u64; PROCESS_WORDS] = [process, address, value[0], value[1]];
+        for (index, word) in words.into_iter().enumerate() {
+            // Pairs with the load in `published`.
+            let place = segment.process_word(rank, index);
+            place.store(word, Ordering::Release);
+        }
         Token(token)
     }
 }
@@ -60,7 +69,13 @@ struct PeerProcess {
 }
 
 impl PeerProcess {
-    fn of([process, address, first, second]: [u64; PROCESS_WORDS]) -> Option<PeerProcess> {
+    /// Returns the process of `rank`, if it has published one.
+    fn published(segment: &Segment, rank: usize) -> Option<PeerProcess> {
+        let word = |index| {
+            // Pairs with the store in `publish`.
+            segment.process_word(rank, index).load(Ordering::Acquire)
+        };
+        let [process, address, first, second]: [u64; PROCESS_WORDS] = std::array::from_fn(word);
         let pid = i32::try_from(process).ok().filter(|pid| *pid > 0)?;
         Some(PeerProcess {
             pid,
@@ -88,7 +103,7 @@ impl Reader {
         let ranks = segment.shape().ranks;
         let process = |peer: usize| match peer == rank {
             true => None,
-            false => PeerProcess::of(segment.process(peer)),
+            false => PeerProcess::published(segment, peer),
         };
         let reader = Reader {
             peers: (0..ranks).map(process).collect(),

@@ -38,9 +38,6 @@ pub const INLINE_BYTES: usize = HEAD_BYTES - 8 - HEADER_BYTES;
 /// `ringfld` and the layout's version.
 const MAGIC: u64 = 0x0666_6c64_7269_6e67;
 
-/// Words that describe a rank's process: its number, and the address and value of its token.
-pub const PROCESS_WORDS: usize = 4;
-
 /// Bytes of a rank's control block: its doorbell, its finished generations and so on, each in lines
 /// of its own.
 const CONTROL_BYTES: usize = 6 * APART_BYTES;
@@ -150,22 +147,13 @@ impl SegmentShape {
     }
 
     fn words(&self) -> [u64; 7] {
-        let SegmentShape {
-            ranks,
-            slots,
-            slot_bytes,
-            channels,
-            cells,
-            cell_bytes,
-        } = *self;
+        let [sizes, cells] = [
+            [self.ranks, self.slots, self.slot_bytes],
+            [self.channels, self.cells, self.cell_bytes],
+        ]
+        .map(|sizes| sizes.map(|size| size as u64));
         [
-            MAGIC,
-            ranks as u64,
-            slots as u64,
-            slot_bytes as u64,
-            channels as u64,
-            cells as u64,
-            cell_bytes as u64,
+            MAGIC, sizes[0], sizes[1], sizes[2], cells[0], cells[1], cells[2],
         ]
     }
 }
@@ -367,22 +355,8 @@ impl Segment {
         self.atomic64(self.shape.control_offset(rank) + 4 * APART_BYTES)
     }
 
-    /// Publishes the process of `rank`.
-    pub fn publish_process(&self, rank: usize, words: [u64; PROCESS_WORDS]) {
-        for (index, word) in words.into_iter().enumerate() {
-            // Pairs with the load in `process`.
-            self.process_word(rank, index)
-                .store(word, Ordering::Release);
-        }
-    }
-
-    /// Returns the process of `rank` as published: zeros before that.
-    pub fn process(&self, rank: usize) -> [u64; PROCESS_WORDS] {
-        // Pairs with the store in `publish_process`.
-        std::array::from_fn(|index| self.process_word(rank, index).load(Ordering::Acquire))
-    }
-
-    fn process_word(&self, rank: usize, index: usize) -> &AtomicU64 {
+    /// Returns a word by which a rank describes its process (`reading`).
+    pub fn process_word(&self, rank: usize, index: usize) -> &AtomicU64 {
         self.atomic64(self.shape.control_offset(rank) + 5 * APART_BYTES + 8 * index)
     }
 
