@@ -21,23 +21,21 @@ pub fn single_bytes_min(bytes_min: u64) -> u64 {
 
 /// Whether the messages of a call over messages are read.
 pub fn reads(question: &Question, constants: &Constants) -> bool {
-    use Collective::{Broadcast, Gather, Scatter};
+    use Collective::{AllGather, AllToAll, Scatter, SendRecv};
     let Some(bytes_min) = question.read_bytes_min else {
         return false;
     };
     let block = match question.collective {
-        Broadcast => question.bytes,
+        SendRecv => question.bytes,
         _ => question.bytes / question.world_size as u64,
     };
     match question.collective {
+        AllGather | AllToAll | SendRecv => block >= bytes_min,
+        Scatter if constants.is_oversubscribed() => block >= bytes_min,
+        Scatter => block >= single_bytes_min(bytes_min),
         // Cells of messages to be reduced are operands, and need no second copy. A root empties
-        // cells while all others fill theirs.
-        Gather => false,
-        reduction if reduction.reduces() => false,
-        Broadcast | Scatter if !constants.is_oversubscribed() => {
-            block >= single_bytes_min(bytes_min)
-        }
-        _ => block >= bytes_min,
+        // cells of a gather, or fills those of a broadcast, while all others do the reverse.
+        _ => false,
     }
 }
 
@@ -47,7 +45,7 @@ mod tests {
 
     #[test]
     fn blocks_are_read_where_one_copy_is_quicker_than_two() {
-        use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Scatter};
+        use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Scatter, SendRecv};
         let apart = Constants::default();
         let crowded = Constants {
             load: 2.0,
@@ -66,8 +64,9 @@ mod tests {
         for (collective, alone, sharing) in [
             (AllToAll, Some(4 << 10), Some(4 << 10)),
             (AllGather, Some(4 << 10), Some(4 << 10)),
+            (SendRecv, Some(1 << 10), Some(1 << 10)),
             (Scatter, Some(64 << 10), Some(4 << 10)),
-            (Broadcast, Some(16 << 10), Some(1 << 10)),
+            (Broadcast, None, None),
             (Gather, None, None),
             (AllReduce, None, None),
         ] {

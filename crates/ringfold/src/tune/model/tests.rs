@@ -143,7 +143,7 @@ fn with_a_core_each_one_synchronisation_is_saved_while_lines_are_few() {
         (Collective::Gather, Method::Direct, Method::Flat),
         (Collective::Scatter, Method::Direct, Method::Flat),
     ] {
-        let expected = [(short, FIRST), (long, 64 * KIB..=MIB)];
+        let expected = [(short, FIRST), (long, 32 * KIB..=256 * KIB)];
         assert_crossings(&ways(of(rooted), &constants, best), &expected);
     }
     // With more ranks, each rank reads more.
