@@ -135,6 +135,16 @@ class Calls:
         algorithm: str | None = None,
         reproducible: bool = False,
     ) -> Any: ...
+    def _usual(
+        self,
+        collective: str,
+        x: Any,
+        out: Any,
+        others: tuple[object, ...],
+        rank: int | None = None,
+        tag: int | None = None,
+        op: Operation = ...,
+    ) -> Any: ...
 
 @final
 class Communicator:

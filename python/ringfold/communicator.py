@@ -14,7 +14,7 @@ from ringfold.objects import ObjectCollectives
 from ringfold.operation import Operation, PremulSum
 from ringfold.registration import Registration
 from ringfold.stats import PeerStats, Standing, Stats
-from ringfold.work import Collected, Work
+from ringfold.work import Collected, Work, result
 
 Counts = int | list[int] | tuple[list[int], list[int]]
 
@@ -101,6 +101,9 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         algorithm: str | None = None,
     ) -> Any:
         """Every rank gets the root's `x`; on other ranks, `x` determines shape and type."""
+        others = async_, timeout, algorithm
+        if (made := self._usual("broadcast", x, out, others, root)) is not None:
+            return made
         source = Buffer(x)
         target = arrays.output(x, source, source.shape, out)
         given = source if self.rank == root else None
@@ -146,6 +149,9 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         With `counts`, the same list on all ranks, rank `i` has `counts[i]` rows along axis 0, and
         the result is their concatenation.
         """
+        others = async_, timeout, algorithm, counts
+        if (made := self._usual("all_gather", x, out, others)) is not None:
+            return made
         source = Buffer(x)
         shape, elements = arrays.gathered(source, counts, self.rank, self.world_size)
         target = arrays.output(x, source, shape, out)
@@ -186,6 +192,9 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
 
         Blocks are equal parts of axis 0, or have `counts[i]` rows.
         """
+        others = async_, timeout, algorithm, counts, reproducible
+        if (made := self._usual("reduce_scatter", x, out, others, op=op)) is not None:
+            return made
         source = Buffer(x)
         shape, elements = arrays.scattered(source, counts, self.rank, self.world_size)
         target = arrays.output(x, source, shape, out)
@@ -246,6 +255,9 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         Blocks are equal parts of axis 0, or have this rank's `send_counts` rows (one entry per
         rank); `recv_counts` has the number of rows that this rank receives from each rank.
         """
+        others = async_, timeout, algorithm, send_counts, recv_counts
+        if (made := self._usual("all_to_all", x, out, others)) is not None:
+            return made
         source = Buffer(x)
         if send_counts is None and recv_counts is None:
             block = prod(arrays.divided(source.shape, self.world_size))
@@ -276,6 +288,8 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         message to this rank itself is kept until received: at most 256 MiB, together with messages
         kept from other ranks.
         """
+        if self._usual("send", x, None, (async_, timeout), peer, tag) is not None:
+            return None
         source = Buffer(x)
         return self._call(
             "send", source.count, source, None, async_, timeout, None, root=peer, tag=tag
@@ -296,6 +310,8 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         sender, including this one: the result is then `x` and the sender's rank, and no sender is
         starved. Raises `MismatchError` if type or count differ from `x`.
         """
+        if self._usual("recv", x, None, (async_, timeout, peer is None), peer, tag) is not None:
+            return x
         target = (Buffer(x, True), x, None)
         return self._call(
             "recv", target[0].count, None, target, async_, timeout, None, root=peer, tag=tag
@@ -456,29 +472,21 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
                 "`premul_sum` needs a factor: pass op=ringfold.premul_sum(factor)"
             )
         request = Request(
-            collective,
-            counts,
-            source,
-            None if target is None else target[0],
-            op=name,
-            factor=1.0 if factor is None else factor,
-            root=root,
-            tag=tag,
-            algorithm=algorithm,
-            timeout=timeout,
-            reproducible=reproducible,
-        )
+            collective, counts, source, None if target is None else target[0], op=name,
+            factor=1.0 if factor is None else factor, root=root, tag=tag, algorithm=algorithm,
+            timeout=timeout, reproducible=reproducible,
+        )  # fmt: skip
         array, like = (None, None) if target is None else target[1:]
         if self._groups and (collected := self._groups.get(get_ident())) is not None:
             pending = Work(
-                None, lambda: _result(array, like, pending if root is None else None), self._native
+                None, lambda: result(array, like, pending if root is None else None), self._native
             )
             collected.append(Collected(request, pending, not async_))
             return pending
         if async_:
             started = self._native.start(request)
             return Work(
-                started, lambda: _result(array, like, started if root is None else None),
+                started, lambda: result(array, like, started if root is None else None),
                 self._native,
             )  # fmt: skip
         sender = self._native.run(request)
@@ -490,10 +498,3 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
 # The base class makes the calls on usual arrays, and leaves all others to the method above.
 Communicator._all_reduce = vars(Communicator)["all_reduce"]
 delattr(Communicator, "all_reduce")
-
-
-def _result(array: Any, like: Any, receive: "Work | _native.Work | None") -> Any:
-    """The result of a call that was started; with its source, if it is a receive from any rank."""
-    if like is not None:
-        array = arrays.restored(like, array)
-    return array if receive is None else (array, receive.source)

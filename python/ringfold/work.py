@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ringfold import _native
+from ringfold import _native, arrays
 from ringfold.errors import RingfoldError
 
 
@@ -89,3 +89,10 @@ class Collected(NamedTuple):
     request: _native.Request
     work: Work
     is_awaited: bool
+
+
+def result(array: Any, like: Any, receive: Work | _native.Work | None) -> Any:
+    """The result of a call that was started; with its source, if it is a receive from any rank."""
+    if like is not None:
+        array = arrays.restored(like, array)
+    return array if receive is None else (array, receive.source)

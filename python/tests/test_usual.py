@@ -57,6 +57,59 @@ def test_usual_arrays_and_others_have_the_same_sums(jobs: Any) -> None:
     assert jobs(sum_all, 2).results() == [[twice] * 6] * 2
 
 
+def other_calls(comm: ringfold.Communicator) -> Any:
+    """Make calls on usual arrays, and the same calls on arrays of another class."""
+    found = []
+    for kind in (np.ndarray, Own):
+        x = (np.arange(4.0) + 10 * comm.rank).view(kind)
+        root, blocks, block, swapped, sent = (
+            np.zeros(shape).view(kind) for shape in (4, (2, 4), 2, 4, 4)
+        )
+        root[:] = x
+        assert comm.broadcast(root, 1, out=root) is root
+        assert comm.all_gather(x, out=blocks) is blocks
+        assert comm.reduce_scatter(x, "max", out=block) is block
+        assert comm.all_to_all(x, out=swapped) is swapped
+        if comm.rank == 0:
+            assert comm.send(x, 1, 7) is None
+        assert comm.recv(sent, 1 - comm.rank, tag=7) is sent
+        if comm.rank == 1:
+            assert comm.send(sent + 1, 0, 7) is None
+        fresh = comm.broadcast(x, 1)
+        assert fresh is not x and type(fresh) is np.ndarray
+        found.append([each.tolist() for each in (root, blocks, block, swapped, sent, fresh)])
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_usual_arrays_and_others_have_the_same_results(jobs: Any) -> None:
+    zero, one = [0.0, 1.0, 2.0, 3.0], [10.0, 11.0, 12.0, 13.0]
+    of_zero, of_one = jobs(other_calls, 2).results()
+    assert of_zero[:2] == of_one[:2] == [one, [zero, one]]
+    assert (of_zero[2], of_one[2]) == ([10.0, 11.0], [12.0, 13.0])
+    assert (of_zero[3], of_one[3]) == ([0.0, 1.0, 10.0, 11.0], [2.0, 3.0, 12.0, 13.0])
+    assert (of_zero[4], of_one[4]) == ([1.0, 2.0, 3.0, 4.0], zero)
+    assert of_zero[5] == of_one[5] == one
+
+
+def test_calls_that_do_not_fit_are_refused(alone: ringfold.Communicator) -> None:
+    x, bad = np.ones(2), np.empty(3)
+    refused: list[tuple[Any, str]] = [
+        (lambda: alone.broadcast(x, out=bad), "`out` has 3 elements of float64; the result has 2"),
+        (lambda: alone.broadcast(x, 1, out=x), "invalid root 1 in a communicator of 1 ranks"),
+        (lambda: alone.broadcast(x, -1, out=x), "ranks count from 0"),
+        (lambda: alone.all_gather(x, out=bad), "the result has 2 of float64, shape"),
+        (lambda: alone.reduce_scatter(np.ones(()), out=bad), "an array without axes"),
+        (lambda: alone.all_to_all(x, out=np.empty(2, "f4")), "`out` has 2 elements of float32"),
+        (lambda: alone.send(x, 1), "invalid peer 1 in a communicator of 1 ranks"),
+        (lambda: alone.send(x, 0, -1), "tags are 0 to"),
+        (lambda: alone.recv(np.frombuffer(bytes(8)), 0), "the output is read-only"),
+    ]
+    for call, message in refused:
+        with pytest.raises(ringfold.InvalidArgumentError, match=message):
+            call()
+
+
 @pytest.mark.parametrize(
     ("out", "message"),
     [

@@ -1,13 +1,13 @@
 //! The calls of Python's `Communicator` on usual arrays, without Python code.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyBool, PyDict, PyString, PyTuple};
 use pyo3::{Borrowed, intern};
-use ringfold::{Collective, Counts, Op};
+use ringfold::{Collective, Counts, Op, Region, Target};
 
 use crate::communicator::Communicator;
 use crate::layout::Kind;
-use crate::usual::{empty_like, usual};
+use crate::usual::{Usual, empty_like, usual};
 
 /// The base class of Python's `Communicator`, which makes all calls that are not usual.
 #[pyclass(subclass, frozen, module = "ringfold._native")]
@@ -107,6 +107,113 @@ impl Calls {
         others.set_item("reproducible", reproducible)?;
         slf.call_method(intern!(py, "_all_reduce"), (x,), Some(&others))
     }
+
+    /// Make a call that waits, between usual arrays; return its result, or None if Python's code
+    /// makes the call. `others` are arguments, which such a call leaves None or False.
+    #[pyo3(signature = (collective, x, out, others, rank=None, tag=None, op=Given(None)))]
+    #[allow(clippy::too_many_arguments, reason = "as many as a call has")]
+    fn _usual<'py>(
+        &self,
+        collective: &str,
+        x: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        others: &Bound<'py, PyTuple>,
+        rank: Option<&Bound<'py, PyAny>>,
+        tag: Option<&Bound<'py, PyAny>>,
+        op: Given<'py>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = x.py();
+        let number = |given: Option<&Bound<'py, PyAny>>| match given {
+            None => Some(0),
+            Some(given) => given.extract::<u32>().ok(),
+        };
+        let (Ok(collective), Some(rank), Some(tag), Some(op)) = (
+            collective.parse(),
+            number(rank),
+            number(tag),
+            op.operation(),
+        ) else {
+            return Ok(None);
+        };
+        for other in others {
+            if !other.is_none() && !other.is(&*PyBool::new(py, false)) {
+                return Ok(None);
+            }
+        }
+        if !self.groups.bind(py).is_empty() {
+            return Ok(None);
+        }
+        let Some(x_memory) = usual(x) else {
+            return Ok(None);
+        };
+        let result = match out {
+            Some(out) => out.clone(),
+            None if collective == Collective::Send || collective == Collective::Recv => x.clone(),
+            None if collective == Collective::Broadcast && x_memory.kind == Kind::Buffer => {
+                empty_like(x)?
+            }
+            None => return Ok(None),
+        };
+        let Some(result_memory) = usual(&result) else {
+            return Ok(None);
+        };
+        let native = self.native.get();
+        let place = (native.rank(), native.world_size());
+        let Some(request) = request(
+            collective,
+            &x_memory,
+            &result_memory,
+            (rank as usize, place),
+        ) else {
+            return Ok(None);
+        };
+        let request = ringfold::Request { op, tag, ..request };
+        // SAFETY: as in `reduce_usual`.
+        unsafe { native.carry_out(py, &request) }?;
+        Ok(Some(result))
+    }
+}
+
+/// Returns a call from `x` to `result` of a rank of a communicator, if it is of the usual form.
+/// `other` is the root or the peer.
+fn request(
+    collective: Collective,
+    x: &Usual<'_>,
+    result: &Usual<'_>,
+    (other, (rank, world_size)): (usize, (usize, usize)),
+) -> Option<ringfold::Request> {
+    use Collective::{AllGather, AllToAll, Broadcast, Recv, ReduceScatter, Send};
+    let (given, made) = (x.count(), result.count());
+    // Blocks are parts of axis 0.
+    let is_divided = || {
+        x.shape
+            .first()
+            .is_some_and(|rows| *rows as usize % world_size == 0)
+    };
+    let (count, is_usual) = match collective {
+        Send | Recv | Broadcast => (given, made == given),
+        AllGather => (given, made == given * world_size),
+        ReduceScatter => (made, given == made * world_size && is_divided()),
+        AllToAll => (given / world_size, made == given && is_divided()),
+        _ => return None,
+    };
+    let is_written = collective != Send;
+    if !is_usual || x.dtype != result.dtype || (is_written && result.is_read_only) {
+        return None;
+    }
+    let is_read = match collective {
+        Broadcast => rank == other,
+        _ => collective != Recv,
+    };
+    let region = |is_used: bool, memory: &Usual<'_>| match is_used {
+        true => memory.region(),
+        false => Region::EMPTY,
+    };
+    let (input, output) = (region(is_read, x), region(is_written, result));
+    let counts = Counts::Even(count as u64);
+    let mut request = ringfold::Request::new(collective, x.dtype, counts, input, output);
+    request.target = Target::of(collective, other);
+    Some(request)
 }
 
 impl Calls {

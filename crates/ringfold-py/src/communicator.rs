@@ -220,12 +220,12 @@ impl Communicator {
     }
 
     #[getter]
-    fn rank(&self) -> usize {
+    pub fn rank(&self) -> usize {
         self.core.rank()
     }
 
     #[getter]
-    fn world_size(&self) -> usize {
+    pub fn world_size(&self) -> usize {
         self.core.world_size()
     }
 
