@@ -127,6 +127,16 @@ def test_vllm_generates_the_same_tokens_on_two_ranks(tmp_path: Path) -> None:
         PYTHONPATH=path,
         RINGFOLD_DEBUG="INFO",
     )
+    replaced = run(
+        [sys.executable],
+        "vllm_generate.py",
+        "--ranks",
+        "2",
+        RINGFOLD_TORCH_REPLACE="gloo",
+        RINGFOLD_DEBUG="INFO",
+    )
+    assert tokens(replaced, 2) == alone
+    assert "RINGFOLD_TORCH_REPLACE=gloo: ringfold serves" in replaced, replaced
     for output in (torchrun, started):
         assert tokens(output, 2) == alone
         assert re.search(r"TUNING choice: all_reduce of \d+ bytes, 2 ranks", output), output

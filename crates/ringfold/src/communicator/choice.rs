@@ -113,6 +113,7 @@ impl Communicator {
         };
         let registered = match way.tried() {
             Some(tried) => format!("; registered: {}", tried.method()),
+            None if way.reads => "; read from the senders' memory".into(),
             None if question.lends => "; registered: large messages are lent".into(),
             None => String::new(),
         };

@@ -73,7 +73,7 @@ pub struct Shm {
     /// Found by peers that read this rank's memory.
     #[cfg_attr(not(test), allow(dead_code, reason = "held for peers"))]
     token: Token,
-    /// Number of messages that this rank has lent.
+    /// Number of messages that this rank has lent from registered memory.
     messages_lent: u64,
 }
 
@@ -220,7 +220,7 @@ impl Drop for Shm {
         if self.messages_lent > 0 {
             log::info!(
                 target: "ringfold::transport",
-                "lent {} messages", self.messages_lent
+                "lent {} messages from registered memory", self.messages_lent
             );
         }
         self.segment.depart(self.rank);
@@ -234,7 +234,6 @@ impl Transport for Shm {
 
     fn post_readable(&mut self, post: Post, payload: Region) -> Result<Posted> {
         let place = (!payload.is_empty()).then(|| BufferHandle::ordinary(payload));
-        self.messages_lent += u64::from(place.is_some());
         self.queue_send(post, payload, place)
     }
 
