@@ -188,7 +188,7 @@ fn request(
     let is_divided = || {
         x.shape
             .first()
-            .is_some_and(|rows| *rows as usize % world_size == 0)
+            .is_some_and(|rows| (*rows as usize).is_multiple_of(world_size))
     };
     let (count, is_usual) = match collective {
         Send | Recv | Broadcast => (given, made == given),
