@@ -178,34 +178,27 @@ impl EngineWorld {
     }
 
     /// Registers all memory, for methods that use registered buffers.
-    pub fn registered(self) -> EngineWorld {
-        EngineWorld {
-            registers: Registers::All,
-            ..self
-        }
+    pub fn registered(mut self) -> EngineWorld {
+        self.registers = Registers::All;
+        self
     }
 
     /// Registers some memory at random, for all methods.
-    pub fn partly_registered(self) -> EngineWorld {
-        EngineWorld {
-            registers: Registers::Some,
-            ..self
-        }
+    pub fn partly_registered(mut self) -> EngineWorld {
+        self.registers = Registers::Some;
+        self
     }
 
     /// Makes ranks read messages from the memory of senders of their host, if the system lets them.
     pub fn reading(mut self) -> EngineWorld {
-        let mut engines = self.engines.iter_mut();
-        self.reads = engines.all(|engine| engine.transport().can_read_peers());
+        self.reads = (self.engines.iter_mut()).all(|engine| engine.transport().can_read_peers());
         self
     }
 
     /// Makes each rank leave at the end of its call; such a world serves only one call.
-    pub fn leaving(self) -> EngineWorld {
-        EngineWorld {
-            is_leaving: true,
-            ..self
-        }
+    pub fn leaving(mut self) -> EngineWorld {
+        self.is_leaving = true;
+        self
     }
 
     pub fn world_size(&self) -> usize {
@@ -214,9 +207,8 @@ impl EngineWorld {
 
     /// Returns the number of messages that each rank has lent.
     pub fn messages_lent(&mut self) -> Vec<u64> {
-        let engines = self.engines.iter_mut();
-        let lent = engines.map(|engine| engine.transport().messages_lent());
-        lent.collect()
+        let lent = |engine: &mut Engine| engine.transport().messages_lent();
+        self.engines.iter_mut().map(lent).collect()
     }
 
     /// Returns whether this world tests this method and access.
@@ -384,10 +376,8 @@ impl EngineWorld {
             );
             let prefers_ll = prefers_ll && goes_by_ll(case, &request, world_size);
             let requested = case.protocol.map(|protocol| protocol == Protocol::Ll);
-            let way = Way {
-                reads: self.reads,
-                ..case.way(requested.unwrap_or(prefers_ll))
-            };
+            let mut way = case.way(requested.unwrap_or(prefers_ll));
+            way.reads = self.reads;
             request.op = case.op;
             let root = oracle::root(case, rank, world_size);
             request.target = Target::of(case.collective, root);

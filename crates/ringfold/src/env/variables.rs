@@ -262,8 +262,8 @@ variables! {
     /// Whether the ranks of a host spend up to 10 ms at the start on measuring at which size one
     /// algorithm becomes faster than another, and whether messages are faster if they are read from
     /// the sender's memory. With `0`, limits derived from caches and cores are used, and the model
-    /// decides; the algorithms also with more ranks than cores. Rank 0's value applies, but with `0`
-    /// on any rank reading is not measured.
+    /// decides; the algorithms also with more ranks than cores. Rank 0's value applies, but with
+    /// `0` on any rank reading is not measured.
     "RINGFOLD_PROBE": "`0`, `1`", default "`1`" => probe: bool = switch;
 
     /// The file of `ringfold tune calibrate` with the constants of the tuner's cost model; see

@@ -125,8 +125,8 @@ parameters! {
         /// Time of a byte through a ring between ranks of one of several hosts that share a core,
         /// relative to one between cores: data that fits the core's cache stays there.
         shared_core_ring_factor = 0.33, 0.0..=FACTOR_MAX;
-        /// Cost of a byte that is read from the sender's memory if ranks share cores, relative to one
-        /// if they do not: each finds its caches full of another rank's data.
+        /// Cost of a byte that is read from the sender's memory if ranks share cores, relative to
+        /// one if they do not: each finds its caches full of another rank's data.
         shared_core_read_factor = 1.3, 0.0..=FACTOR_MAX;
     }
     beside

@@ -37,8 +37,8 @@ parameters! {
         latency_bytes_max = 32 << 10, 0..=NEVER;
         /// Smallest call whose out-of-place results use non-temporal stores.
         stream_bytes_min = 1 << 20, 0..=NEVER;
-        /// Smallest block that ranks read from the memory of a sender of their host, if all ranks are
-        /// able to.
+        /// Smallest block that ranks read from the memory of a sender of their host, if all ranks
+        /// are able to.
         read_bytes_min = 128 << 10, 1..=NEVER;
         /// Smallest call for which idle cores help.
         helper_bytes_min = NEVER, 0..=NEVER;

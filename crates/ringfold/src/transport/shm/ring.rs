@@ -16,8 +16,8 @@
 //! 0 otherwise, and the offset behind the header. The receiver reads the payload at that location,
 //! and then empties the cell. The send is complete when the sender sees the cell empty, so nothing
 //! writes to the memory meanwhile. The location is the sender's claim, which is checked against the
-//! mapping, or by the kernel. A rank that returns an error, and with it the memory, withdraws first:
-//! the receiver discards a payload that it has not finished reading by then.
+//! mapping, or by the kernel. A rank that returns an error, and with it the memory, withdraws
+//! first: the receiver discards a payload that it has not finished reading by then.
 
 use std::collections::VecDeque;
 

@@ -165,26 +165,11 @@ impl PricedCall<'_> {
             between.hops = hops;
         }
         let Within { hops, busiest, all } = within;
-        let mut link = self.link(true, 1.0);
-        let reads = self.way.reads;
-        if reads {
-            link.hop_us += self.constants.read_us;
-            link.message_us += self.constants.read_us;
-            link.us_per_byte = self.constants.read_us_per_byte;
-            if self.constants.is_oversubscribed() {
-                link.us_per_byte *= self.constants.shared_core_read_factor;
-            }
-            link.fresh_us_per_byte = 0.0;
-        } else if several && self.constants.is_oversubscribed() {
-            link.us_per_byte *= self.core_cache_factor(busiest);
-        }
-        if several && self.lends(busiest) && !reads {
-            // Lending takes one pass over the bytes instead of two, and uses no cells.
-            let share = lent_share(self.question.collective, self.way.method(), hosts);
-            let passes = 1.0 - share / 2.0;
-            link.us_per_byte *= passes;
-            link.fresh_us_per_byte *= passes;
-        }
+        let link = match several {
+            true => self.link_within_one_of(hosts, busiest),
+            false if self.way.reads => self.reading(),
+            false => self.link(true, 1.0),
+        };
         [
             LinkTraffic {
                 link,
@@ -194,6 +179,38 @@ impl PricedCall<'_> {
             },
             between,
         ]
+    }
+
+    /// Returns the costs of messages that are read from the sender's memory.
+    fn reading(&self) -> MessageCosts {
+        let link = self.link(true, 1.0);
+        let factor = match self.constants.is_oversubscribed() {
+            true => self.constants.shared_core_read_factor,
+            false => 1.0,
+        };
+        MessageCosts {
+            hop_us: link.hop_us + self.constants.read_us,
+            message_us: link.message_us + self.constants.read_us,
+            us_per_byte: self.constants.read_us_per_byte * factor,
+            fresh_us_per_byte: 0.0,
+            ..link
+        }
+    }
+
+    /// Returns the costs of messages within one of several hosts, whose busiest rank has this load.
+    fn link_within_one_of(&self, hosts: f64, busiest: Load) -> MessageCosts {
+        let mut link = self.link(true, 1.0);
+        if self.constants.is_oversubscribed() {
+            link.us_per_byte *= self.core_cache_factor(busiest);
+        }
+        if self.lends(busiest) {
+            // Lending takes one pass over the bytes instead of two, and uses no cells.
+            let share = lent_share(self.question.collective, self.way.method(), hosts);
+            let passes = 1.0 - share / 2.0;
+            link.us_per_byte *= passes;
+            link.fresh_us_per_byte *= passes;
+        }
+        link
     }
 
     /// Returns the relative time of bytes through a ring between ranks that take turns on their
@@ -211,7 +228,7 @@ impl PricedCall<'_> {
         self.is_on_one_host() && self.question.collective.has_root() && passes_root
     }
 
-    /// Whether the reduction of a cell takes the place of copying it, so that it costs nothing more.
+    /// Whether the reduction of a cell takes the place of copying it, and costs nothing more.
     fn reduces_cells(&self) -> bool {
         self.is_on_one_host() && self.question.collective == Collective::Reduce
     }
