@@ -107,12 +107,15 @@ impl Engine {
                 Factor::Divide(n)
             }
         });
+        let memory = [buffers.input, buffers.output];
+        let transport = &self.context.transport;
+        let reads = job.way.reads && memory.iter().all(|part| transport.is_readable(*part));
         let operation = PreparedOperation {
             call,
             id: 0,
             kernel,
             factor: average,
-            reads: job.way.reads,
+            reads,
             non_temporal_stores: job.way.non_temporal_stores,
             slot_use: SlotUse::of(&call, self.context.world_size, is_divided),
             publishes: job.way.access.is_shared(),

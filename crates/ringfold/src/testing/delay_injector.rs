@@ -104,6 +104,10 @@ impl Transport for DelayInjector {
         self.inner.post_lent(post, payload, place)
     }
 
+    fn is_readable(&self, memory: Region) -> bool {
+        self.inner.is_readable(memory)
+    }
+
     fn post_readable(&mut self, post: Post, payload: Region) -> Result<Posted> {
         self.note_call(&post.2);
         self.inner.post_readable(post, payload)

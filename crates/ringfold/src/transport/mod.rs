@@ -245,6 +245,13 @@ pub trait Transport: Send {
         true
     }
 
+    /// Whether peers with which this rank shares memory can read `memory` of this rank, as far as
+    /// its ends tell: not that of some devices.
+    fn is_readable(&self, memory: Region) -> bool {
+        let _ = memory;
+        true
+    }
+
     /// Queues a message whose `payload` the peer reads from this rank's memory, which completes the
     /// send, if the two share memory: then both [can](Transport::can_read_peers) read. To other
     /// peers the message is sent as by `post_send`.

@@ -77,6 +77,10 @@ impl<N: Transport> Transport for Routes<N> {
         })
     }
 
+    fn is_readable(&self, memory: Region) -> bool {
+        self.shm.is_readable(memory)
+    }
+
     fn post_readable(
         &mut self,
         Post(stream, ticket, header): Post,

@@ -249,7 +249,8 @@ impl Mailbox {
         let header = message.header();
         let ticket = MAILBOX << 48 | number as u64;
         let (post, payload) = (Post(stream(peer), ticket, header), message.region);
-        let posted = match payload.bytes() >= self.read_bytes_min {
+        let is_long = payload.bytes() >= self.read_bytes_min;
+        let posted = match is_long && transport.is_readable(payload) {
             true => transport.post_readable(post, payload),
             false => transport.post_send(post, payload),
         }?;

@@ -232,6 +232,10 @@ impl Transport for Shm {
         self.queue_send(post, payload, None)
     }
 
+    fn is_readable(&self, memory: Region) -> bool {
+        reading::is_readable(memory)
+    }
+
     fn post_readable(&mut self, post: Post, payload: Region) -> Result<Posted> {
         let place = (!payload.is_empty()).then(|| BufferHandle::ordinary(payload));
         self.queue_send(post, payload, place)

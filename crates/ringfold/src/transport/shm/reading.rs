@@ -85,6 +85,24 @@ impl PeerProcess {
     }
 }
 
+/// Whether the kernel reads `memory` of this process for other ones, as far as its first and its
+/// last byte tell.
+pub fn is_readable(memory: Region) -> bool {
+    let Some(last) = memory.bytes().checked_sub(1) else {
+        return true;
+    };
+    let mut seen = [0; 2];
+    // SAFETY: borrowed exclusively, and used only by the call below.
+    let seen = unsafe { Region::new(seen.as_mut_ptr(), seen.len()) };
+    let first = memory.address() as u64;
+    let ends = [
+        (first, seen.part(0..1)),
+        (first + last as u64, seen.part(1..2)),
+    ];
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    matches!(peer_memory::read(own, ends), Ok(2))
+}
+
 /// The processes of the peers whose memory this rank reads.
 #[derive(Debug)]
 pub struct Reader {

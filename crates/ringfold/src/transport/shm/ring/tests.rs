@@ -158,6 +158,20 @@ fn ordinary_memory_is_read_in_whole_pieces() {
     }
 }
 
+#[test]
+fn memory_that_the_kernel_does_not_read_is_recognised() {
+    let rank = &RankPair::new(0, 0).ranks[0];
+    let memory = pattern(3 * 4096, 1);
+    assert!(rank.is_readable(memory.region()) && rank.is_readable(Region::EMPTY));
+    assert!(!rank.is_readable(nowhere(4096)));
+}
+
+/// Returns memory that does not exist.
+fn nowhere(bytes: usize) -> Region {
+    // SAFETY: the kernel alone uses the address, and finds nothing there.
+    unsafe { Region::new(std::ptr::without_provenance_mut(64), bytes) }
+}
+
 /// A process that ended, and whose number another process has, no longer has its token.
 #[test]
 fn memory_counts_only_if_its_owners_token_is_there() {
@@ -182,11 +196,11 @@ fn memory_counts_only_if_its_owners_token_is_there() {
 fn memory_that_cannot_be_read_is_an_error_that_says_how_to_go_on() {
     let mut pair = RankPair::new(0, 0);
     assert!(pair.ranks[1].can_read_peers());
-    // SAFETY: the kernel alone uses the address, and finds nothing there.
-    let nowhere = unsafe { Region::new(std::ptr::without_provenance_mut(64), 4096) };
     let target = Owned::zeroed(4096);
     let post = pair.post(1, 1, 0, 4096);
-    pair.ranks[0].post_readable(post, nowhere).expect("a post");
+    pair.ranks[0]
+        .post_readable(post, nowhere(4096))
+        .expect("a post");
     pair.recv(1, 0, Sink::Store(target.region()))
         .expect("a receive");
     let error = pair.poll(1).expect_err("no memory").to_string();
