@@ -141,8 +141,8 @@ class Calls:
         x: Any,
         out: Any,
         others: tuple[object, ...],
-        rank: int | None = None,
-        tag: int | None = None,
+        rank: int = ...,
+        tag: int = ...,
         op: Operation = ...,
     ) -> Any: ...
 

@@ -273,9 +273,9 @@ def reduce_to_each_other(comm: ringfold.Communicator, calls_after: int) -> Any:
     """Reduce as many slices as there are slots; two ranks each name the other as the root."""
     x = np.ones(65536)
     try:
-        comm.reduce(x, 1 - comm.rank, "min")
+        comm.reduce(x, 1 - comm.rank, "min", algorithm="flat")
         for _ in range(calls_after):
-            comm.gather(x, 0)
+            comm.gather(x, 0, algorithm="direct")
         comm.all_reduce(x[:2])
         comm.barrier()
     except ringfold.RingfoldError as error:

@@ -103,6 +103,7 @@ def test_calls_that_do_not_fit_are_refused(alone: ringfold.Communicator) -> None
         (lambda: alone.all_to_all(x, out=np.empty(2, "f4")), "`out` has 2 elements of float32"),
         (lambda: alone.send(x, 1), "invalid peer 1 in a communicator of 1 ranks"),
         (lambda: alone.send(x, 0, -1), "tags are 0 to"),
+        (lambda: alone.broadcast(x, None, out=x), "without a rank"),  # type: ignore[arg-type]
         (lambda: alone.recv(np.frombuffer(bytes(8)), 0), "the output is read-only"),
     ]
     for call, message in refused:

@@ -110,7 +110,9 @@ impl Calls {
 
     /// Make a call that waits, between usual arrays; return its result, or None if Python's code
     /// makes the call. `others` are arguments, which such a call leaves None or False.
-    #[pyo3(signature = (collective, x, out, others, rank=None, tag=None, op=Given(None)))]
+    #[pyo3(signature = (
+        collective, x, out, others, rank=Given(None), tag=Given(None), op=Given(None)
+    ))]
     #[allow(clippy::too_many_arguments, reason = "as many as a call has")]
     fn _usual<'py>(
         &self,
@@ -118,12 +120,12 @@ impl Calls {
         x: &Bound<'py, PyAny>,
         out: Option<&Bound<'py, PyAny>>,
         others: &Bound<'py, PyTuple>,
-        rank: Option<&Bound<'py, PyAny>>,
-        tag: Option<&Bound<'py, PyAny>>,
+        rank: Given<'py>,
+        tag: Given<'py>,
         op: Given<'py>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = x.py();
-        let number = |given: Option<&Bound<'py, PyAny>>| match given {
+        let number = |given: Given<'py>| match given.0 {
             None => Some(0),
             Some(given) => given.extract::<u32>().ok(),
         };
