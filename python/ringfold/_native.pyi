@@ -141,7 +141,7 @@ class Calls:
         x: Any,
         out: Any,
         others: tuple[object, ...],
-        rank: int = ...,
+        rank: int | None = ...,
         tag: int = ...,
         op: Operation = ...,
     ) -> Any: ...
