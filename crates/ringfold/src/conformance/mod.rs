@@ -377,7 +377,7 @@ impl EngineWorld {
             let prefers_ll = prefers_ll && goes_by_ll(case, &request, world_size);
             let requested = case.protocol.map(|protocol| protocol == Protocol::Ll);
             let mut way = case.way(requested.unwrap_or(prefers_ll));
-            way.reads = self.reads;
+            way.reads = self.reads && !case.collective.reduces();
             request.op = case.op;
             let root = oracle::root(case, rank, world_size);
             request.target = Target::of(case.collective, root);

@@ -64,16 +64,15 @@ fn agree_on_reading(communicator: &mut Communicator) -> Result<()> {
         return Ok(());
     };
     let share_memory = communicator.policy.slot_bytes.is_some() && communicator.world_size() > 1;
-    if bytes_min == NEVER || !share_memory {
+    let known = group.inherited.reads;
+    if bytes_min == NEVER || !share_memory || known == Some(false) {
         return Ok(());
     }
     let settings = &group.settings;
     let is_forced = settings.algorithm.is_some() || settings.slice_bytes.is_some();
-    let known = group.inherited.reads;
     let is_tried = known.is_none() && settings.is_probing && !is_forced;
     let driver = &communicator.driver;
-    let is_able =
-        known.unwrap_or(true) && driver.with_engine(|engine| engine.transport().can_read_peers());
+    let is_able = driver.with_engine(|engine| engine.transport().can_read_peers());
     let mut all = [is_able, is_tried].map(u8::from);
     communicator.all_reduce(&mut all, Op::Min)?;
     if all[0] == 0 {

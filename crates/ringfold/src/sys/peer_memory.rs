@@ -8,7 +8,7 @@ use crate::region::Region;
 pub type RemotePart = (u64, Region);
 
 /// Copies `parts` from the memory of process `pid`, one after the other. Returns the number of
-/// bytes copied, which ends before the first page that cannot be read.
+/// bytes copied: those before the first page that cannot be read.
 ///
 /// The kernel copies, and checks the addresses and the permission: that of tracing a process, which
 /// security modules and sandboxes restrict.

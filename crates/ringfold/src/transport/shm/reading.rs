@@ -22,14 +22,9 @@ use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::sync::Ordering;
 use crate::sys::peer_memory;
-use crate::transport::Sink;
 
-/// Maximum length of one piece that goes to its destination directly: some 100 µs of work, after
-/// which a withdrawal is seen.
-const DIRECT_PIECE_BYTES: usize = 1 << 20;
-
-/// Maximum length of one piece of an operand, which is read into the cache and reduced from there.
-const OPERAND_PIECE_BYTES: usize = 128 << 10;
+/// Maximum length of one piece: some 100 µs of work, after which a withdrawal is seen.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// The length of a token, which is a line of its own.
 const TOKEN_BYTES: usize = 16;
@@ -110,8 +105,6 @@ pub struct Reader {
     peers: Vec<Option<PeerProcess>>,
     /// Where a peer's token goes.
     token: Owned,
-    /// Where operands go.
-    operands: Owned,
 }
 
 impl Reader {
@@ -126,7 +119,6 @@ impl Reader {
         let reader = Reader {
             peers: (0..ranks).map(process).collect(),
             token: Owned::zeroed(TOKEN_BYTES),
-            operands: Owned::zeroed(OPERAND_PIECE_BYTES),
         };
         let mut others = (0..ranks).filter(|peer| *peer != rank);
         match others.find(|peer| !reader.is_running(*peer)) {
@@ -135,26 +127,15 @@ impl Reader {
         }
     }
 
-    /// Takes the message whose payload lies at `address` of rank `from`; false if that rank has
-    /// withdrawn its memory, or has ended.
-    pub fn take(&self, segment: &Segment, from: usize, address: u64, sink: &Sink) -> Result<bool> {
-        let bytes = sink.bytes();
-        let (landing, piece_bytes) = match sink.landing() {
-            Some(landing) => (Some(landing), DIRECT_PIECE_BYTES),
-            None => (None, OPERAND_PIECE_BYTES),
-        };
-        for begin in (0..bytes).step_by(piece_bytes) {
-            let end = bytes.min(begin + piece_bytes);
-            let into = match landing {
-                Some(landing) => landing.part(begin..end),
-                None => self.operands.region().part(0..end - begin),
-            };
-            let is_valid = self.read(from, address.wrapping_add(begin as u64), into)?;
+    /// Fills `into` from the memory at `address` of rank `from`; false if that rank has withdrawn
+    /// its memory, or has ended.
+    pub fn take(&self, segment: &Segment, from: usize, address: u64, into: Region) -> Result<bool> {
+        let bytes = into.bytes();
+        for begin in (0..bytes).step_by(PIECE_BYTES) {
+            let piece = into.part(begin..bytes.min(begin + PIECE_BYTES));
+            let is_valid = self.read(from, address.wrapping_add(begin as u64), piece)?;
             if !is_valid || segment.has_withdrawn(from) {
                 return Ok(false);
-            }
-            if landing.is_none() {
-                sink.absorb(begin, into);
             }
         }
         Ok(true)

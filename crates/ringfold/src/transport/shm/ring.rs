@@ -212,10 +212,11 @@ fn take_lent(
         registration,
         offset: segment.cell_inline(id, cell).word(0),
     };
+    // Calls that reduce do not lend ordinary memory; the registry refuses such a claim.
     if registration == BufferHandle::ORDINARY
-        && let Some(reader) = &lenders.ordinary
+        && let (Some(reader), Some(into)) = (&lenders.ordinary, sink.landing())
     {
-        return reader.take(segment, id.from, place.offset, sink);
+        return reader.take(segment, id.from, place.offset, into);
     }
     let memory = &lenders.registered;
     sink.absorb(0, memory.resolve(id.from, place, sink.bytes())?);
