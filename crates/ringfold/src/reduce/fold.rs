@@ -21,19 +21,21 @@ use crate::element::convert;
 use crate::memory::Region;
 use crate::types::DType;
 
-/// Panics unless the regions satisfy the contract of the loops.
-pub(super) fn check_regions(dtype: DType, into: Region, sources: &[Region]) {
+/// Panics unless the regions satisfy the contract of the loops from elements of type `from` to
+/// those of type `to`.
+pub(super) fn check_regions((from, to): (DType, DType), into: Region, sources: &[Region]) {
     assert!(!sources.is_empty(), "a fold without sources");
     let bytes = into.bytes();
     assert!(
-        bytes.is_multiple_of(dtype.size_bytes()),
-        "{bytes} bytes are not a whole number of {dtype} elements"
+        bytes.is_multiple_of(to.size_bytes()),
+        "{bytes} bytes are not a whole number of {to} elements"
     );
     for source in sources {
-        assert_eq!(bytes, source.bytes(), "regions of different lengths");
-        let distance = into.address().addr().abs_diff(source.address().addr());
+        let wanted = bytes / to.size_bytes() * from.size_bytes();
+        assert_eq!(wanted, source.bytes(), "regions of different lengths");
+        let is_same = from == to && into.is_same(*source);
         assert!(
-            distance == 0 || distance >= bytes,
+            is_same || !into.overlaps(*source),
             "a region overlaps its source in part"
         );
     }
@@ -42,7 +44,7 @@ pub(super) fn check_regions(dtype: DType, into: Region, sources: &[Region]) {
 /// The representation of an element in buffers and in registers.
 pub(super) trait ElementFormat {
     /// Type of an element in buffers.
-    type Stored: Copy;
+    type Stored: Copy + Default;
     /// Type of an element in registers.
     type Wide: Copy;
 

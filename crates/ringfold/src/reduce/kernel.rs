@@ -1,16 +1,21 @@
 //! The table operation × data type × CPU level, and its entries.
 
+use std::ops::Range;
+
 use super::fold::{
     Brain, E4m3, E5m2, ElementFormat, FoldBrain, FoldLoop, Plain, SoftwareHalf, Truth,
     check_regions,
 };
 use super::level::{CompiledLoop, Level, compiled};
 use super::ops::{Band, Bor, Bxor, Join, Max, Min, Prod, Sum};
+use super::rows;
+#[cfg(target_arch = "x86_64")]
+use super::rows::FoldRows;
 use super::scale::{Factor, scale};
 use super::spread::{self, Spread, SpreadScaled, Targets};
 use super::store::{BLOCK_BYTES, Store, fence_stores, put};
 #[cfg(target_arch = "x86_64")]
-use super::x86::{Avx512, F16c, FoldHalf};
+use super::x86::{Avx512, F16c};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::types::{DType, Op};
@@ -19,6 +24,8 @@ use crate::types::{DType, Op};
 #[derive(Clone, Copy, Debug)]
 pub struct ReductionKernel {
     dtype: DType,
+    /// The type of the results.
+    result: DType,
     run: CompiledLoop<()>,
     /// The loop from a few sources into several targets at once; `None`: blocks go through `run`.
     spread: Option<CompiledLoop<Targets>>,
@@ -55,7 +62,37 @@ impl ReductionKernel {
             Op::Sum => spread_sum(dtype, level),
             _ => None,
         };
-        Ok(ReductionKernel { dtype, run, spread })
+        Ok(ReductionKernel {
+            dtype,
+            result: dtype,
+            run,
+            spread,
+        })
+    }
+
+    /// Returns the kernel of a sum or a product from elements of type `from` to results of type
+    /// `to`: the same type, or a short float and `F32`, the type of its partial results.
+    pub fn between(op: Op, (from, to): (DType, DType), level: Level) -> Result<ReductionKernel> {
+        let kernel = ReductionKernel::at_level(op, from, level)?;
+        let run = match op.combining() {
+            _ if from == to => return Ok(kernel),
+            Op::Sum => rows::between::<Sum>(from, to, level),
+            Op::Prod => rows::between::<Prod>(from, to, level),
+            _ => None,
+        };
+        let refused = || Error::Unsupported(format!("{op} from {from} to {to}"));
+        Ok(ReductionKernel {
+            result: to,
+            run: run.ok_or_else(refused)?,
+            spread: None,
+            ..kernel
+        })
+    }
+
+    /// Returns the bytes of each source that are combined to these bytes of the result.
+    pub(super) fn sources_of(&self, result: Range<usize>) -> Range<usize> {
+        let of = |bytes: usize| bytes / self.result.size_bytes() * self.dtype.size_bytes();
+        of(result.start)..of(result.end)
     }
 
     /// Returns the type of the elements that the kernel combines.
@@ -66,8 +103,8 @@ impl ReductionKernel {
     /// Sets every element of `into` to the combination of that element of `sources`, in the order
     /// of the canonical tree.
     ///
-    /// All regions have the same length, a multiple of the element's size. `into` may be one of the
-    /// sources, but may not overlap a source in part. There is at least one source. 16- and
+    /// All regions have equally many elements. `into` may be one of the sources if both have the
+    /// same type, but may not overlap a source in part. There is at least one source. 16- and
     /// 8-bit floats are accumulated in `F32` and rounded once.
     pub fn fold(&self, into: Region, sources: &[Region]) {
         self.check(into, sources);
@@ -78,7 +115,7 @@ impl ReductionKernel {
 
     /// Panics unless the regions satisfy the contract of [`fold`](ReductionKernel::fold).
     pub(crate) fn check(&self, into: Region, sources: &[Region]) {
-        check_regions(self.dtype, into, sources);
+        check_regions((self.dtype, self.result), into, sources);
     }
 
     /// Sets every element of all `targets` to the reduction of that element of `sources`, in the
@@ -97,7 +134,7 @@ impl ReductionKernel {
         parts: &mut Vec<Region>,
     ) -> Result<()> {
         for target in targets {
-            check_regions(self.dtype, *target, sources);
+            check_regions((self.dtype, self.dtype), *target, sources);
         }
         let rows = self.spread_rows(targets, sources, factor, store);
         let mut block = StackBlock([0; BLOCK_BYTES]);
@@ -198,9 +235,9 @@ where
 fn float<J: Join<f32> + Join<f64>>(dtype: DType, level: Level) -> CompiledLoop<()> {
     match dtype {
         #[cfg(target_arch = "x86_64")]
-        DType::F16 if level == Level::Avx2 => compiled::<FoldHalf<J, F16c>, ()>(level),
+        DType::F16 if level == Level::Avx2 => compiled::<FoldRows<J, F16c>, ()>(level),
         #[cfg(target_arch = "x86_64")]
-        DType::F16 if level == Level::Avx512 => compiled::<FoldHalf<J, Avx512>, ()>(level),
+        DType::F16 if level == Level::Avx512 => compiled::<FoldRows<J, Avx512>, ()>(level),
         DType::F16 => compiled::<FoldLoop<J, SoftwareHalf>, ()>(level),
         DType::BF16 => compiled::<FoldBrain<J>, ()>(level),
         DType::F8E4M3 => compiled::<FoldLoop<J, E4m3>, ()>(level),

@@ -2,7 +2,8 @@
 //!
 //! A [`ReductionKernel`] is one entry of the table operation × data type × CPU level. Its loops are
 //! generic bodies that are compiled once per level (`level`): `fold` reduces into one target,
-//! `spread` into several at once, and `x86` handles half precision on x86. `ops` defines the
+//! `spread` into several at once, `rows` to another type or with the conversions of `x86`. `ops`
+//! defines the
 //! operations on two elements, `tree` the order in which many are combined, and `store`
 //! non-temporal stores; `digest` computes checksums of messages.
 //!
@@ -18,6 +19,7 @@ mod kernel;
 mod level;
 mod ops;
 pub(crate) mod parallel;
+mod rows;
 mod scale;
 mod spread;
 mod store;

@@ -8,7 +8,9 @@ use super::environment::FloatEnvironment;
 use super::fold::{Brain, E4m3, E5m2, ElementFormat, Plain, SoftwareHalf, check_regions};
 use super::level::{CompiledLoop, Level, LoopBody, compiled};
 #[cfg(target_arch = "x86_64")]
-use super::x86::{Avx512, F16c, ScaleHalf};
+use super::rows::ScaleRows;
+#[cfg(target_arch = "x86_64")]
+use super::x86::{Avx512, F16c};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::types::DType;
@@ -38,7 +40,7 @@ pub(super) fn scale_at_level(
     factor: Factor,
     level: Level,
 ) -> Result<()> {
-    check_regions(dtype, into, &[from]);
+    check_regions((dtype, dtype), into, &[from]);
     if factor == Factor::Divide(0) {
         return Err(Error::InvalidArgument("cannot divide a buffer by 0".into()));
     }
@@ -73,9 +75,9 @@ fn run<Extra>(run: CompiledLoop<Extra>, into: Region, from: Region, extra: Extra
 fn multiplying(dtype: DType, level: Level) -> Option<CompiledLoop<f64>> {
     Some(match dtype {
         #[cfg(target_arch = "x86_64")]
-        DType::F16 if level == Level::Avx2 => compiled::<ScaleHalf<F16c>, _>(level),
+        DType::F16 if level == Level::Avx2 => compiled::<ScaleRows<F16c>, _>(level),
         #[cfg(target_arch = "x86_64")]
-        DType::F16 if level == Level::Avx512 => compiled::<ScaleHalf<Avx512>, _>(level),
+        DType::F16 if level == Level::Avx512 => compiled::<ScaleRows<Avx512>, _>(level),
         DType::F16 => compiled::<Multiply<SoftwareHalf>, _>(level),
         DType::BF16 => compiled::<Multiply<Brain>, _>(level),
         DType::F8E4M3 => compiled::<Multiply<E4m3>, _>(level),

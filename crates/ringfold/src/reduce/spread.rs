@@ -13,7 +13,8 @@ use super::ops::{Join, Sum};
 use super::store::{LINE_BYTES, Store, stream};
 use crate::memory::Region;
 
-/// Elements that go through registers together; the compiler would keep more in memory.
+/// Elements that go through registers together: the compiler keeps arrays of 32 in memory, which
+/// costs a factor of six.
 pub(super) const ROW: usize = 16;
 
 /// Numbers of sources that have a loop of their own.
@@ -63,7 +64,7 @@ impl Targets {
 /// The representation of a row of elements in buffers and in registers.
 pub(super) trait RowFormat {
     /// Type of an element in buffers.
-    type Stored: Copy;
+    type Stored: Copy + Default;
     /// Type of an element in registers.
     type Wide: Copy;
 

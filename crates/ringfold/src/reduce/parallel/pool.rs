@@ -66,11 +66,18 @@ impl Task {
     fn carry_out(&self, index: usize, room: &mut Room) -> Result<()> {
         let begin = index * self.piece_bytes;
         let range = begin..self.bytes.min(begin + self.piece_bytes);
-        let part = |region: &Region| region.part(range.clone());
+        let source_range = match self.work {
+            TaskOperation::Fold(kernel) => kernel.sources_of(range.clone()),
+            _ => range.clone(),
+        };
+        let targets = self.targets.iter();
         room.targets.clear();
-        room.targets.extend(self.targets.iter().map(part));
+        room.targets
+            .extend(targets.map(|region| region.part(range.clone())));
+        let sources = self.sources.iter();
         room.sources.clear();
-        room.sources.extend(self.sources.iter().map(part));
+        room.sources
+            .extend(sources.map(|region| region.part(source_range.clone())));
         let (targets, sources) = (&room.targets, &room.sources);
         match self.work {
             TaskOperation::Copy => targets[0].copy_from(sources[0]),
@@ -175,8 +182,8 @@ impl HelperPool {
         }
     }
 
-    /// Runs one task on regions of one length, with `invited` helpers beside the calling thread.
-    /// Returns when the whole task is done.
+    /// Runs one task on regions of equally many elements, with `invited` helpers beside the calling
+    /// thread. Returns when the whole task is done.
     pub fn run(
         &mut self,
         work: TaskOperation,
@@ -184,7 +191,7 @@ impl HelperPool {
         sources: &[Region],
         invited: usize,
     ) -> Result<()> {
-        let bytes = sources[0].bytes();
+        let bytes = targets[0].bytes();
         let regions = sources.len() + targets.len();
         let invited = invited.min(self.threads.len());
         let piece_bytes = piece_bytes(bytes, regions, invited + 1);

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 mod fp8;
+mod rows;
 mod spread;
 
 use super::scale::scale_at_level;
