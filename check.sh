@@ -162,6 +162,7 @@ deep_rust_tests=(
     every_type_and_operation_is_exact_with_every_length
     noise_costs_what_was_worked_out
     programs_run_under_valgrind
+    results_of_a_million_elements_are_the_canonical_tree
     simgrid_agrees
     sizes_past_two_gib_arrive_whole
 )

@@ -6,7 +6,6 @@
 
 use super::tests::{shm, tcp};
 use super::{Case, CaseBuffers, EngineWorld, ways};
-use crate::communicator::Counts;
 use crate::element::convert;
 use crate::memory::{Owned, Region};
 use crate::random::SplitMix64;
@@ -158,43 +157,70 @@ fn tree(values: &[f64], join: fn(f64, f64) -> f64) -> f64 {
     join(tree(first, join), tree(rest, join))
 }
 
-/// Returns the memory of `rank`'s call, with one element more at the start, and its result.
-fn buffers(case: &Case, kind: &Kind, rank: usize, ranks: usize) -> CaseBuffers {
-    let Counts::Even(count) = case.counts else {
-        unreachable!("the test's calls have even counts");
-    };
-    let (count, size) = (count as usize, kind.dtype.size_bytes());
-    let (given, due) = match case.collective {
-        Collective::ReduceScatter => (count * ranks, rank * count..(rank + 1) * count),
-        Collective::Reduce if rank != case.root => (count, 0..0),
-        _ => (count, 0..count),
-    };
-    let input: Vec<u8> = (0..given)
-        .flat_map(|index| kind.value(rank, index))
-        .collect();
-    let expected: Vec<u8> = due.flat_map(|index| kind.combined(ranks, index)).collect();
-    let at = |bytes: usize| size..size + bytes;
-    let memory = vec![
-        Owned::zeroed(size + input.len()),
-        Owned::zeroed(size + expected.len()),
-    ];
-    memory[0].region().part(at(input.len())).write(&input);
-    CaseBuffers {
-        input: at(input.len()),
-        output: at(expected.len()),
-        memory,
-        expected,
+/// The inputs of all ranks, and the combination of all their elements, from the definition.
+struct Values {
+    inputs: Vec<Vec<u8>>,
+    combined: Vec<u8>,
+}
+
+impl Values {
+    fn new(kind: &Kind, ranks: usize, count: usize) -> Values {
+        let of_rank = |rank| (0..count).flat_map(move |index| kind.value(rank, index));
+        Values {
+            inputs: (0..ranks).map(|rank| of_rank(rank).collect()).collect(),
+            combined: (0..count)
+                .flat_map(|index| kind.combined(ranks, index))
+                .collect(),
+        }
+    }
+
+    /// Returns the memory of `rank`'s call, with one element more at the start, and its result.
+    fn buffers(&self, case: &Case, rank: usize) -> CaseBuffers {
+        let (input, size) = (&self.inputs[rank], case.dtype.size_bytes());
+        let each = input.len() / self.inputs.len();
+        let due = match case.collective {
+            Collective::ReduceScatter => rank * each..(rank + 1) * each,
+            Collective::Reduce if rank != case.root => 0..0,
+            _ => 0..input.len(),
+        };
+        let expected = self.combined[due].to_vec();
+        let at = |bytes: usize| size..size + bytes;
+        let memory = vec![
+            Owned::zeroed(size + input.len()),
+            Owned::zeroed(size + expected.len()),
+        ];
+        memory[0].region().part(at(input.len())).write(input);
+        CaseBuffers {
+            input: at(input.len()),
+            output: at(expected.len()),
+            memory,
+            expected,
+        }
     }
 }
 
-/// Makes calls by every canonical way of `world`, whose ranks are on `hosts`. Returns their number.
-fn check(mut world: EngineWorld, hosts: &Groups, is_wanted: impl Fn(Access) -> bool) -> usize {
+/// Makes calls of `counts` by every canonical way of `world`, whose ranks are on `hosts`. Returns
+/// their number.
+fn check(
+    mut world: EngineWorld,
+    hosts: &Groups,
+    counts: &[usize],
+    is_wanted: impl Fn(Access) -> bool,
+) -> usize {
     let ranks = world.world_size();
     let mut made = 0;
     for (collective, kind) in COLLECTIVES
         .into_iter()
         .flat_map(|collective| KINDS.iter().map(move |kind| (collective, kind)))
     {
+        let given = |count: &usize| match collective {
+            Collective::ReduceScatter => count * ranks,
+            _ => *count,
+        };
+        let values: Vec<_> = counts
+            .iter()
+            .map(|count| Values::new(kind, ranks, given(count)))
+            .collect();
         for (algorithm, access) in ways(collective, ranks) {
             let spec = Spec {
                 hosts: hosts.clone(),
@@ -207,7 +233,7 @@ fn check(mut world: EngineWorld, hosts: &Groups, is_wanted: impl Fn(Access) -> b
             {
                 continue;
             }
-            for (number, count) in COUNTS.into_iter().enumerate() {
+            for (number, (count, values)) in counts.iter().zip(&values).enumerate() {
                 let case = Case {
                     dtype: kind.dtype,
                     op: kind.op,
@@ -217,29 +243,9 @@ fn check(mut world: EngineWorld, hosts: &Groups, is_wanted: impl Fn(Access) -> b
                         _ => 1,
                     },
                     is_reproducible: true,
-                    ..Case::new(collective, algorithm, access, count as u64)
+                    ..Case::new(collective, algorithm, access, *count as u64)
                 };
-                let buffers: Vec<_> = (0..ranks)
-                    .map(|rank| buffers(&case, kind, rank, ranks))
-                    .collect();
-                let mut registrations = Vec::new();
-                if access == Access::Registered {
-                    for (rank, buffers) in buffers.iter().enumerate() {
-                        let memory: Vec<Region> =
-                            buffers.memory.iter().map(Owned::region).collect();
-                        registrations.extend(
-                            memory
-                                .into_iter()
-                                .map(|memory| world.register(rank, memory)),
-                        );
-                    }
-                }
-                world
-                    .run_on(&vec![case.clone(); ranks], &buffers)
-                    .unwrap_or_else(|error| panic!("{ranks} ranks, {hosts:?}, {case:?}: {error}"));
-                registrations
-                    .into_iter()
-                    .for_each(|number| world.unregister(number));
+                make(&mut world, &case, values);
                 made += 1;
             }
         }
@@ -247,13 +253,40 @@ fn check(mut world: EngineWorld, hosts: &Groups, is_wanted: impl Fn(Access) -> b
     made
 }
 
+/// Makes a call of all ranks and compares the results.
+fn make(world: &mut EngineWorld, case: &Case, values: &Values) {
+    let ranks = world.world_size();
+    let buffers: Vec<_> = (0..ranks).map(|rank| values.buffers(case, rank)).collect();
+    let mut registrations = Vec::new();
+    if case.access == Access::Registered {
+        for (rank, buffers) in buffers.iter().enumerate() {
+            let memory: Vec<Region> = buffers.memory.iter().map(Owned::region).collect();
+            registrations.extend(
+                memory
+                    .into_iter()
+                    .map(|memory| world.register(rank, memory)),
+            );
+        }
+    }
+    world
+        .run_on(&vec![case.clone(); ranks], &buffers)
+        .unwrap_or_else(|error| panic!("{ranks} ranks, {case:?}: {error}"));
+    registrations
+        .into_iter()
+        .for_each(|number| world.unregister(number));
+}
+
 #[test]
 fn results_in_shared_memory_are_the_canonical_tree() {
     for ranks in [1, 2, 3, 4, 5, 6, 7, 8, 11, 16] {
         let staged = EngineWorld::new(shm(ranks), SEED);
-        assert!(check(staged, &Groups::ONE, |access| access == Access::Staged) > 100);
+        assert!(
+            check(staged, &Groups::ONE, &COUNTS, |access| access
+                == Access::Staged)
+                > 100
+        );
         let registered = EngineWorld::new(shm(ranks), SEED).registered();
-        assert!(check(registered, &Groups::ONE, |_| true) > 100);
+        assert!(check(registered, &Groups::ONE, &COUNTS, |_| true) > 100);
     }
 }
 
@@ -269,12 +302,15 @@ fn results_by_messages_are_the_canonical_tree() {
             let of_ranks: Vec<usize> = (0..ranks).map(|rank| rank / size).collect();
             let hosts = Groups::new(&of_ranks);
             let world = EngineWorld::new::<Local>(rendezvous(ranks), SEED).on_hosts(&hosts);
-            assert!(check(world, &hosts, by_messages) > 100, "{ranks} ranks");
+            assert!(
+                check(world, &hosts, &COUNTS, by_messages) > 100,
+                "{ranks} ranks"
+            );
         }
     }
     for ranks in [3, 4, 7] {
         let world = EngineWorld::new(tcp(ranks), SEED);
-        assert!(check(world, &Groups::ONE, by_messages) > 100);
+        assert!(check(world, &Groups::ONE, &COUNTS, by_messages) > 100);
     }
     for of_ranks in [
         [0, 0, 1, 1].as_slice(),
@@ -283,7 +319,41 @@ fn results_by_messages_are_the_canonical_tree() {
     ] {
         let hosts = Groups::new(of_ranks);
         let world = EngineWorld::new(routes::tests::ranks_on(of_ranks), SEED).on_hosts(&hosts);
-        assert!(check(world, &hosts, by_messages) > 100);
+        assert!(check(world, &hosts, &COUNTS, by_messages) > 100);
+    }
+}
+
+#[test]
+#[ignore = "deep: takes minutes"]
+fn results_of_a_million_elements_are_the_canonical_tree() {
+    const MILLION: [usize; 1] = [1_000_003];
+    let by_messages = |access| access == Access::Messages;
+    for ranks in [2, 5, 8] {
+        let staged = EngineWorld::new(shm(ranks), SEED);
+        assert!(
+            check(staged, &Groups::ONE, &MILLION, |access| access
+                == Access::Staged)
+                > 30
+        );
+        let registered = EngineWorld::new(shm(ranks), SEED).registered();
+        assert!(check(registered, &Groups::ONE, &MILLION, |_| true) > 30);
+    }
+    assert!(
+        check(
+            EngineWorld::new(tcp(4), SEED),
+            &Groups::ONE,
+            &MILLION,
+            by_messages
+        ) > 30
+    );
+    for of_ranks in [
+        [0, 0, 1, 1].as_slice(),
+        &[0, 0, 1, 1, 2],
+        &[0, 0, 0, 0, 1, 1, 1, 1],
+    ] {
+        let hosts = Groups::new(of_ranks);
+        let world = EngineWorld::new(routes::tests::ranks_on(of_ranks), SEED).on_hosts(&hosts);
+        assert!(check(world, &hosts, &MILLION, by_messages) > 30);
     }
 }
 
