@@ -38,6 +38,7 @@ mod tickets;
 pub mod tiny;
 mod tiny_calls;
 mod unverified;
+mod wide;
 
 use std::collections::VecDeque;
 

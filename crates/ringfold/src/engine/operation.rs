@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::geometry::{Geometry, Parts};
+use super::wide::WideKernels;
 use crate::call::Call;
 use crate::error::Result;
 use crate::memory::{Block, BufferHandle, Hold, Region, Registry};
@@ -25,6 +26,9 @@ pub struct Buffers {
     pub scratch: Region,
     /// The division of `scratch`.
     pub scratch_parts: Parts,
+    /// The length of an element of `scratch`, and of places for copies of such elements, as a
+    /// multiple of that of the call's elements.
+    pub scratch_scale: usize,
     /// Memory of the engine for other ranks' copies of chunks.
     pub leaf_memory: Region,
     /// Number of places for copies in each slice in flight.
@@ -52,6 +56,8 @@ pub struct PreparedOperation {
     pub buffers: Buffers,
     /// The reduction loop, if the call reduces.
     pub kernel: Option<ReductionKernel>,
+    /// The kernels beside `kernel`, if partial results are wide.
+    pub wide: Option<WideKernels>,
     /// The factor by which every element of the result is scaled at the end.
     pub factor: Option<Factor>,
     /// Whether peers of this host read this rank's messages from its memory.
@@ -150,6 +156,18 @@ impl PreparedOperation {
         )
     }
 
+    /// Returns the reduction loop from copies of `from` to `into`.
+    pub fn kernel_between(&self, from: Span, into: Span) -> ReductionKernel {
+        let wide = self.wide.and_then(|wide| wide.of(from, into));
+        wide.unwrap_or_else(|| self.kernel())
+    }
+
+    /// Returns the loop that converts from `from` to `into`, if their types differ.
+    pub fn conversion(&self, from: Span, into: Span) -> Option<ReductionKernel> {
+        let wide = self.wide.filter(|_| from.buffer != into.buffer)?;
+        wide.of(from, into)
+    }
+
     /// Returns the memory of `span` in `slice`.
     pub fn region(&self, span: Span, slice: u32) -> Region {
         if span.len == 0 {
@@ -166,7 +184,8 @@ impl PreparedOperation {
             Buffer::Scratch => {
                 let (cut, parts) = (buffers.scratch_cut(), &buffers.scratch_parts);
                 let range = cut.scratch_range(span.first, span.len, slice, parts);
-                buffers.scratch.part(range)
+                let scale = buffers.scratch_scale;
+                buffers.scratch.part(range.start * scale..range.end * scale)
             }
             Buffer::Leaves => unreachable!("places of copies have no length of their own"),
         }

@@ -12,6 +12,7 @@ use super::running::Running;
 use super::steps::PlanKey;
 use super::tiny::inline::Inline;
 use super::tiny::{BLOCK_ALIGN_BYTES, part};
+use super::wide::{self, WideKernels};
 use super::{Engine, Job};
 use crate::call::{Call, LISTED_MAX, PAIRWISE, Qualifier, list_digest};
 use crate::error::{Error, Result};
@@ -77,10 +78,9 @@ impl Engine {
         if straggler_policy.is_some() {
             job.way.channels = 1;
         }
-        let kernel = if job.collective.reduces() {
-            Some(ReductionKernel::new(job.op, job.dtype)?)
-        } else {
-            None
+        let kernel = match job.collective.reduces() {
+            true => Some(ReductionKernel::new(job.op, job.dtype)?),
+            false => None,
         };
         self.check_weights(&job)?;
         let plan = self.plan(&job)?;
@@ -114,6 +114,7 @@ impl Engine {
             call,
             id: 0,
             kernel,
+            wide: WideKernels::for_plan(&plan, job.op, job.dtype)?,
             factor: average,
             reads,
             non_temporal_stores: job.way.non_temporal_stores,
@@ -163,6 +164,11 @@ impl Engine {
             output_place: None,
             scratch: Region::EMPTY,
             scratch_parts: Parts::default(),
+            scratch_scale: if schedule.spec.is_wide {
+                wide::scale(job.dtype)
+            } else {
+                1
+            },
             leaf_memory: Region::EMPTY,
             leaves: if uses_scratch { schedule.leaves } else { 0 },
             leaf_bytes: 0,
@@ -173,7 +179,7 @@ impl Engine {
         };
         if buffers.leaves > 0 {
             let places = (buffers.leaves * plan.slices_in_flight.min(slices)) as usize;
-            buffers.leaf_bytes = buffers.input_cut.longest_chunk_bytes();
+            buffers.leaf_bytes = buffers.input_cut.longest_chunk_bytes() * buffers.scratch_scale;
             let block = self.scratch(places * buffers.leaf_bytes);
             buffers.leaf_memory = block.region();
             buffers.owned.push(block);
@@ -182,7 +188,7 @@ impl Engine {
             let cut = buffers.scratch_cut();
             let channels = plan.channels.len() as u32;
             let parts = cut.scratch_parts(channels, plan.slices_in_flight);
-            let block = self.scratch(cut.scratch_bytes(&parts));
+            let block = self.scratch(cut.scratch_bytes(&parts) * buffers.scratch_scale);
             (buffers.scratch, buffers.scratch_parts) = (block.region(), parts);
             buffers.owned.push(block);
         }
@@ -285,7 +291,7 @@ impl Engine {
 
     /// Returns the plan of `job`.
     pub(super) fn plan(&mut self, job: &Job) -> Result<Arc<ExecutionPlan>> {
-        let spec = Spec {
+        let mut spec = Spec {
             collective: job.collective,
             algorithm: job.way.algorithm,
             access: job.way.access,
@@ -295,7 +301,11 @@ impl Engine {
             root: job.root as u32,
             hosts: self.hosts.clone(),
             is_reproducible: job.way.is_reproducible,
+            is_wide: false,
         };
+        if job.collective.reduces() {
+            spec.widen(job.op, job.dtype);
+        }
         let key = PlanKey {
             spec,
             in_place: job.in_place,

@@ -107,6 +107,11 @@ impl Builder {
         &self.schedule.spec
     }
 
+    /// Returns the number of places for copies that are taken.
+    pub(super) fn leaves_taken(&self) -> u32 {
+        self.schedule.leaves
+    }
+
     /// Allows messages of several blocks.
     pub(super) fn in_one_slice(mut self) -> Builder {
         self.schedule.needs_one_slice = true;
@@ -151,20 +156,21 @@ impl Builder {
     ) {
         let own = self.schedule.spec.rank;
         let at = peers.iter().filter(|peer| **peer < own).count() as u32;
-        // A combination of two needs no place of its own.
-        if let [peer] = *peers {
+        // A combination of two needs no place of its own, unless the result has another type.
+        if let ([peer], false) = (peers, self.schedule.spec.is_wide) {
             for chunk in chunks {
-                self.recv_reduce(peer, *chunk, into(*chunk));
+                self.recv_reduce(*peer, *chunk, into(*chunk));
             }
             return send(self);
         }
-        let mut next = 0;
+        let mut next = self.schedule.leaves;
         let mut places = Vec::with_capacity(chunks.len());
         for chunk in chunks {
             let copies = leaves(next, peers.len() as u32 * chunk.len);
             next += copies.len;
             places.push(copies);
         }
+        self.schedule.leaves = next;
         // The next peer first, so that no rank is first for all others.
         for number in (at as usize..peers.len()).chain(0..at as usize) {
             for (like, copies) in chunks.iter().zip(&places) {

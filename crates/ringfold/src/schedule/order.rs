@@ -23,6 +23,9 @@ pub enum Order {
     /// The canonical tree; ranks combine partial results of other ranks, which are rounded to the
     /// type of the elements.
     Partials,
+    /// The canonical tree; ranks combine partial results of other ranks, which are not rounded
+    /// ([`Spec::is_wide`]).
+    WidePartials,
     /// The canonical tree; each result is combined at once, from the ranks' own values.
     Leaves,
 }
@@ -39,6 +42,9 @@ impl Order {
             (Algorithm::RecursiveDoubling, AllReduce) => is_paired(ranks.world_size),
             (Algorithm::Rabenseifner, AllReduce) => is_paired(ranks.world_size),
             _ if !ranks.are_blocks || !ranks.is_reproducible => false,
+            (Algorithm::Hierarchical, AllReduce | ReduceScatter) if ranks.hosts > 1 => {
+                return Order::WidePartials;
+            }
             (Algorithm::Leader, Reduce) => true,
             (Algorithm::Leader | Algorithm::MultiLeader, AllReduce) => is_paired(ranks.hosts),
             (Algorithm::Leader | Algorithm::Hierarchical, AllReduce | Reduce | ReduceScatter) => {
@@ -57,7 +63,7 @@ impl Order {
         match self {
             Order::Other => false,
             Order::Partials => !rounds(op, dtype),
-            Order::Leaves => true,
+            Order::WidePartials | Order::Leaves => true,
         }
     }
 }
@@ -76,6 +82,11 @@ pub struct RankLayout {
 }
 
 impl Spec {
+    /// Keeps partial results of `op` wide, if the method needs that for the canonical tree.
+    pub fn widen(&mut self, op: Op, dtype: DType) {
+        self.is_wide = self.order() == Order::WidePartials && rounds(op, dtype);
+    }
+
     /// Returns the order of the method, for a collective that reduces.
     pub fn order(&self) -> Order {
         let ranks = RankLayout {

@@ -28,6 +28,9 @@ pub struct Spec {
     /// Whether values are combined in the order of the canonical tree also where another order is
     /// faster: within the hosts of two levels.
     pub is_reproducible: bool,
+    /// Whether `Scratch` holds elements of `F32` instead of shorter floats, so that partial results
+    /// are not rounded.
+    pub is_wide: bool,
 }
 
 /// The division of `Input` and `Output` by the engine.
@@ -93,6 +96,7 @@ impl Spec {
             root: 0,
             hosts: Groups::ONE,
             is_reproducible: false,
+            is_wide: false,
         }
     }
 

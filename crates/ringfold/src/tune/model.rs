@@ -27,10 +27,10 @@
 mod messages;
 mod shared;
 
-use super::Question;
 use super::constants::Constants;
 use super::corrections::Key;
 use super::terms::{CostTerms, Load, TermParameters};
+use super::{OrderDemand, Question};
 use crate::call::Way;
 use crate::schedule::Access;
 use crate::types::{Collective, Method};
@@ -77,11 +77,16 @@ impl PricedCall<'_> {
             hosts: question.hosts as u32,
             runs: question.runs.max(question.hosts) as u32,
         };
+        let mut terms = CostTerms::of(case).unwrap_or_default();
+        if way.is_reproducible && way.method() == Method::Hierarchical && question.hosts > 1 {
+            let is_wide = question.order == OrderDemand::CanonicalRounded;
+            terms.exchange_in_order(question.collective, is_wide);
+        }
         PricedCall {
             question,
             way,
             constants,
-            terms: CostTerms::of(case).unwrap_or_default(),
+            terms,
             case,
             n: question.world_size as f64,
             size: question.bytes as f64,

@@ -33,7 +33,9 @@ impl OrderDemand {
         match self {
             OrderDemand::Any => true,
             OrderDemand::Canonical => order != Order::Other,
-            OrderDemand::CanonicalRounded => order == Order::Leaves,
+            OrderDemand::CanonicalRounded => {
+                matches!(order, Order::WidePartials | Order::Leaves)
+            }
         }
     }
 }

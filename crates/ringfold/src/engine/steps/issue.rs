@@ -39,14 +39,7 @@ impl Channel<'_> {
                 at,
                 into,
             } => self.fold(index, (leaves, own, at), into),
-            Action::Copy { from, into } => {
-                let (into, from) = (self.region(into), self.region(from));
-                self.context.parallel.copy(into, from, self.store())?;
-                match into.is_same(from) {
-                    true => Ok(Issue::Done),
-                    false => self.report(WorkKind::Copy, into.bytes(), index),
-                }
-            }
+            Action::Copy { from, into } => self.copy(index, from, into),
             Action::Reduce { with, from, into } => {
                 let (operands, into) = ([self.region(with), self.region(from)], self.region(into));
                 let kernel = self.operation.kernel();
@@ -113,6 +106,17 @@ impl Channel<'_> {
         Ok(posted.into())
     }
 
+    fn copy(&mut self, index: u32, from: Span, into: Span) -> Result<Issue> {
+        let conversion = self.operation.conversion(from, into);
+        let (into, from) = (self.region(into), self.region(from));
+        match conversion {
+            Some(kernel) => self.context.parallel.fold(kernel, into, &[from]),
+            None if into.is_same(from) => return Ok(Issue::Done),
+            None => self.context.parallel.copy(into, from, self.store())?,
+        }
+        self.report(WorkKind::Copy, into.bytes(), index)
+    }
+
     /// Combines `own`, number `at` of its copies, with all others.
     fn fold(
         &mut self,
@@ -120,6 +124,7 @@ impl Channel<'_> {
         (leaves, own, at): (Span, Span, u32),
         into: Span,
     ) -> Result<Issue> {
+        let kernel = self.operation.kernel_between(own, into);
         let (mine, into) = (self.region(own), self.region(into));
         self.context.operands.clear();
         for first in (leaves.first..leaves.first + leaves.len).step_by(own.len as usize) {
@@ -133,7 +138,7 @@ impl Channel<'_> {
             self.context.operands.push(mine);
         }
         let pairs = self.context.operands.len() - 1;
-        let (kernel, operands) = (self.operation.kernel(), &self.context.operands);
+        let operands = &self.context.operands;
         self.context.parallel.fold(kernel, into, operands);
         self.report(WorkKind::Reduce, pairs * into.bytes(), index)
     }

@@ -12,6 +12,9 @@ use crate::schedule::spec::{Schedule, Spec};
 /// up to the host of the block's rank, where the column's leader sends it to that rank.
 pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
     let place = TwoLevelPosition::new(spec);
+    if spec.is_reproducible {
+        return reduce_scatter_in_order(spec, &place);
+    }
     let (hosts, first) = (place.host_count(), place.local_rounds());
     let own_rank = spec.rank;
     let last_of_ring = first + hosts - 1;
@@ -57,6 +60,63 @@ pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
         None => build.recv(place.leader(), output(0, 1)),
     }
     build.finish(last_of_ring + 1)
+}
+
+/// Combines each block within the host at its column's leader, and from all hosts at the column's
+/// leader on the host of the block's rank, in the order of the canonical tree.
+fn reduce_scatter_in_order(spec: &Spec, place: &TwoLevelPosition) -> Schedule {
+    let (own_rank, first) = (spec.rank, place.local_rounds());
+    let is_single = place.host_count() == 1;
+    let mut build = Builder::blocks(spec, spec.world_size, 1);
+    // The destination of a combined block.
+    let into = |block: u32, is_last: bool| match block == own_rank && is_last {
+        true => output(0, 1),
+        false => scratch(block, 1),
+    };
+    let input_of = |column| place.blocks(column).map(|block| input(block, 1));
+    reduce_columns(&mut build, place, input_of, |chunk, left| {
+        into(chunk.first, is_single && left == 0)
+    });
+    build.round(first);
+    if let Some(own) = place.column().filter(|_| !is_single) {
+        let is_alone = place.members().len() == 1;
+        if is_alone && spec.is_wide {
+            let blocks = place.blocks(own);
+            blocks.for_each(|block| build.copy(input(block, 1), scratch(block, 1)));
+        }
+        let known = if is_alone && !spec.is_wide {
+            input
+        } else {
+            scratch
+        };
+        let mut peers = place.counterparts(own);
+        peers.retain(|peer| *peer != own_rank);
+        peers.sort_unstable();
+        let of_host = place.belong(place.host, own);
+        let chunks: Vec<_> = of_host.map(|block| known(block, 1)).collect();
+        let send = |build: &mut Builder| {
+            for by in 1..place.host_count() {
+                let blocks = place.belong(place.host_after(by), own);
+                blocks.for_each(|block| build.send(place.counterpart(own, by), known(block, 1)));
+            }
+        };
+        build.fold_among(&peers, &chunks, send, |chunk| into(chunk.first, true));
+    }
+    build.round(first + 1);
+    match place.column() {
+        Some(own) => {
+            let others = place
+                .belong(place.host, own)
+                .filter(|block| *block != own_rank);
+            others.for_each(|block| build.send(block, scratch(block, 1)));
+        }
+        None if spec.is_wide => {
+            build.recv(place.leader(), scratch(own_rank, 1));
+            build.copy(scratch(own_rank, 1), output(0, 1));
+        }
+        None => build.recv(place.leader(), output(0, 1)),
+    }
+    build.finish(first + 2)
 }
 
 /// Exchanges blocks among the members of a host; counterparts pass their blocks around the hosts,

@@ -4,7 +4,7 @@
 
 use super::place::TwoLevelPosition;
 use crate::schedule::Groups;
-use crate::schedule::action::{Action, Span, Step};
+use crate::schedule::action::{Action, Buffer, Span, Step, leaves};
 use crate::schedule::build::{Builder, output};
 use crate::schedule::spec::{Schedule, Spec};
 
@@ -13,8 +13,9 @@ use crate::schedule::spec::{Schedule, Spec};
 /// whose chunks are still to be combined with it.
 ///
 /// In the order of the canonical tree, members of hosts of equal size, a power of two, halve the
-/// columns between them ([`halve_columns`]); on other hosts, all copies of a chunk are kept until
-/// the last has arrived. Otherwise each is combined on arrival, in the order of the members.
+/// columns between them ([`halve_columns`]); on other hosts, and if partial results have another
+/// type, all copies of a chunk are kept until the last has arrived. Otherwise each is combined on
+/// arrival, in the order of the members.
 pub(super) fn reduce_columns<I: Iterator<Item = Span>>(
     build: &mut Builder,
     place: &TwoLevelPosition,
@@ -29,7 +30,7 @@ pub(super) fn reduce_columns<I: Iterator<Item = Span>>(
         }
     };
     if build.spec().is_reproducible && !others.is_empty() {
-        if place.has_paired_members() {
+        if place.has_paired_members() && !build.spec().is_wide {
             return halve_columns(build, place, chunks, into);
         }
         others.sort_unstable();
@@ -134,9 +135,14 @@ pub(super) fn exchange_column(
 ) {
     let Some(column) = place.column() else { return };
     let peers = place.counterparts(column);
+    let leaves_taken = build.leaves_taken();
+    let moved = |span: Span| match span.buffer {
+        Buffer::Leaves => leaves(leaves_taken + span.first, span.len),
+        _ => moved(span),
+    };
     let is_copy = |step: &&Step| matches!(step.action, Action::Copy { .. });
     for step in exchange.channels[0].iter().filter(|step| !is_copy(step)) {
         build.round(first_round + step.round);
-        build.push(step.action.with_spans(&moved).among(&peers));
+        build.push(step.action.with_spans(moved).among(&peers));
     }
 }

@@ -1,6 +1,6 @@
 //! The traffic of each host's cable, counted from the schedules of all ranks, is minimal.
 
-use crate::schedule::action::Action;
+use crate::schedule::action::{Action, Buffer};
 use crate::schedule::check::schedules;
 use crate::schedule::{Groups, Schedule, Spec};
 use crate::types::{Access, Collective, Method};
@@ -12,7 +12,8 @@ struct Cable {
     into: u32,
 }
 
-/// Returns each host's traffic, and the number of chunks of the vector or of all ranks' blocks.
+/// Returns each host's traffic, and the number of chunks of the vector or of all ranks' blocks. A
+/// chunk of wide elements counts twice.
 fn cables(spec: &Spec) -> (Vec<Cable>, u32) {
     let schedules = schedules(spec).expect("a schedule");
     let chunks = schedules[0].input.chunks();
@@ -24,9 +25,11 @@ fn cables(spec: &Spec) -> (Vec<Cable>, u32) {
                 continue;
             };
             let to = spec.hosts.of(peer);
+            let is_wide = spec.is_wide && span.buffer == Buffer::Scratch;
+            let len = span.len * if is_wide { 2 } else { 1 };
             if from != to {
-                cables[from as usize].out += span.len;
-                cables[to as usize].into += span.len;
+                cables[from as usize].out += len;
+                cables[to as usize].into += len;
             }
         }
     }
@@ -144,6 +147,33 @@ fn an_all_reduce_sends_as_much_as_one_rank_a_host_would() {
             } else if hosts.is_power_of_two() {
                 let due = hosts.ilog2() * chunks;
                 assert_eq!((out, into), (due, due), "{spec:?}");
+            }
+        }
+    }
+}
+
+/// Wide partial results are twice as long, results are not.
+#[test]
+fn reproducible_columns_send_as_much_and_wide_ones_once_and_a_half() {
+    for (size, hosts) in [(2, 2), (4, 2), (2, 3), (4, 4), (3, 2)] {
+        let n = size * hosts;
+        let of_ranks: Vec<u32> = (0..n).map(|rank| rank / size).collect();
+        for (collective, passes) in [
+            (Collective::AllReduce, [2, 3]),
+            (Collective::ReduceScatter, [1, 2]),
+        ] {
+            for (is_wide, passes) in [false, true].into_iter().zip(passes) {
+                let spec = Spec {
+                    hosts: Groups::new(&of_ranks),
+                    is_reproducible: true,
+                    is_wide,
+                    ..Spec::new(collective, Method::Hierarchical, Access::Messages, n)
+                };
+                let (cables, chunks) = cables(&spec);
+                let due = passes * (hosts - 1) * chunks / hosts;
+                for Cable { out, into } in cables {
+                    assert_eq!((out, into), (due, due), "{spec:?}");
+                }
             }
         }
     }

@@ -7,9 +7,9 @@ use std::iter;
 use super::place::TwoLevelPosition;
 use super::steps::{exchange, exchange_column, gather_columns, reduce_columns};
 use crate::schedule::action::{Buffer, Span};
-use crate::schedule::build::{Builder, input, output};
+use crate::schedule::build::{Builder, input, output, scratch};
 use crate::schedule::spec::{Schedule, Spec};
-use crate::schedule::{recursive_doubling, ring};
+use crate::schedule::{direct, recursive_doubling, ring};
 
 /// Generates a reduce-scatter within the hosts, an all-reduce of each column between them, and an
 /// all-gather within the hosts.
@@ -28,19 +28,22 @@ pub(super) fn all_reduce_by(
 
     let mut build = Builder::vector(spec, place.columns * parts);
     let input_of = |column| iter::once(span(input, column));
+    // The reduced column of a host.
+    let reduced = if spec.is_wide { scratch } else { output };
     reduce_columns(&mut build, place, input_of, |chunk, _| {
-        output(chunk.first, chunk.len)
+        reduced(chunk.first, chunk.len)
     });
     if let (Some(column), Some(exchange)) = (place.column(), exchange) {
-        // With several members, the reduced column is in the output.
         let is_alone = place.members().len() == 1;
-        let moved = |span: Span| Span {
-            buffer: match span.buffer {
-                Buffer::Input if !is_alone => Buffer::Output,
-                buffer => buffer,
-            },
-            first: span.first + column * parts,
-            ..span
+        if is_alone && spec.is_wide {
+            build.copy(span(input, column), span(scratch, column));
+        }
+        let moved = |span: Span| {
+            let first = span.first + column * parts;
+            match span.buffer {
+                Buffer::Input if !is_alone || spec.is_wide => reduced(first, span.len),
+                _ => Span { first, ..span },
+            }
         };
         exchange_column(&mut build, place, &exchange, local_rounds, moved);
     }
@@ -51,11 +54,14 @@ pub(super) fn all_reduce_by(
     build.finish(2 * local_rounds + rounds)
 }
 
-/// Exchanges each column in a ring of its counterparts.
+/// Exchanges each column in a ring of its counterparts; in the order of the canonical tree, each
+/// counterpart combines its part of the column directly from all others.
 pub(in crate::schedule) fn all_reduce(spec: &Spec) -> Schedule {
-    all_reduce_by(spec, &TwoLevelPosition::new(spec), |inner| {
-        ring::ALL_REDUCE.whole(inner)
-    })
+    let between = match spec.is_reproducible {
+        true => direct::all_reduce,
+        false => |inner: &Spec| ring::ALL_REDUCE.whole(inner),
+    };
+    all_reduce_by(spec, &TwoLevelPosition::new(spec), between)
 }
 
 /// Exchanges each column among its counterparts by recursive doubling.

@@ -291,6 +291,13 @@ impl<'a> Execution<'a> {
                 from.rank, from.number
             )));
         }
+        let is_wide = |span: Span| span.buffer == Buffer::Scratch;
+        let has_types = self.ranks[to.rank as usize].schedule.spec.is_wide;
+        if has_types && is_wide(source) != is_wide(like) {
+            return Err(to.violation(format!(
+                "receives elements of another type: {sent:?} meets {received:?}"
+            )));
+        }
         for i in 0..into.len {
             let message = self.ranks[from.rank as usize].read(from, source, i)?;
             if into.buffer == Buffer::Leaves && message.chunk != like.first + i {

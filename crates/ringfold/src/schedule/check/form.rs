@@ -25,6 +25,14 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
     if schedule.spans_blocks(action) && !schedule.needs_one_slice {
         return Some("several blocks at once, in more than one slice");
     }
+    if schedule.spec.is_wide
+        && matches!(
+            action,
+            Action::RecvReduce { .. } | Action::Reduce { .. } | Action::Publish { .. }
+        )
+    {
+        return Some("a step on two types, of a kind that has one");
+    }
     let n = schedule.spec.world_size;
     let is_strange = |members: RankRange| members.ranks().any(|rank| rank >= n);
     match *action {

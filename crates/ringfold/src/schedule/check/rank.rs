@@ -267,6 +267,11 @@ impl<'a> CheckedRank<'a> {
         if buffer == Buffer::Input {
             return Err(at.violation("writes the input"));
         }
+        let spec = &self.schedule.spec;
+        let is_whole = || value.sum == SymbolicValue::everybody(spec.world_size, value.chunk);
+        if spec.is_wide && buffer == Buffer::Output && !is_whole() {
+            return Err(at.violation("rounds a partial result"));
+        }
         // Chunks of a vector that cannot be divided evenly differ by an element, and blocks need
         // not be equal.
         let sized = matches!(cut, BufferCut::Vector(_)) || buffer == Buffer::Scratch;

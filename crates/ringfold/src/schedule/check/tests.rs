@@ -125,6 +125,10 @@ fn ranks_of_any_hosts_keep_the_promises_of_two_levels() {
                         };
                         prove(&spec, in_place, Slices::ONE);
                         prove(&spec, in_place, overlapped);
+                        if spec.collective.reduces() && spec.order() == Order::WidePartials {
+                            let is_wide = true;
+                            prove(&Spec { is_wide, ..spec }, in_place, overlapped);
+                        }
                     }
                 }
             }

@@ -305,6 +305,38 @@ fn two_values_that_change_places_in_the_tree_are_seen() {
     assert!(seen > 200, "{seen}");
 }
 
+/// A result that is taken for a wide one, or a partial one for a result.
+#[test]
+fn elements_of_another_type_are_seen() {
+    let hosts = Groups::new(&[0, 0, 1, 1, 2]);
+    let mut seen = 0;
+    for collective in [Collective::AllReduce, Collective::ReduceScatter] {
+        let spec = Spec {
+            hosts: hosts.clone(),
+            is_reproducible: true,
+            is_wide: true,
+            ..Spec::new(collective, Algorithm::Hierarchical, Access::Messages, 5)
+        };
+        let damage: Damage = |_, steps, at| {
+            let moved = steps[at].action.writes().filter(|span| span.len == 1)?;
+            let buffer = match moved.buffer {
+                Buffer::Scratch => Buffer::Output,
+                Buffer::Output => Buffer::Scratch,
+                _ => return None,
+            };
+            let mut steps = steps.to_vec();
+            let other = |span: Span| match span == moved {
+                true => Span { buffer, ..span },
+                false => span,
+            };
+            steps[at].action = steps[at].action.with_spans(other);
+            Some(steps)
+        };
+        seen += refuse(&spec, damage, false);
+    }
+    assert!(seen > 20, "{seen}");
+}
+
 #[test]
 fn channels_that_share_a_chunk_are_seen() {
     let spec = &specs(Access::Messages, 4, 0)[1];
