@@ -219,7 +219,11 @@ def compared(preset: Preset, options: argparse.Namespace) -> list[libraries.Libr
     ]
     if options.torch:
         chosen.append(frameworks.RingfoldTorch(options.torch))
-    chosen += [catalogue.peer(peer, options.venvs) for peer in preset.peers]
+    for peer in preset.peers:
+        if reason := catalogue.absence(peer, options.venvs):
+            print(f"{peer} is left out: {reason}", file=sys.stderr)
+        else:
+            chosen.append(catalogue.peer(peer, options.venvs))
     # With more than two hosts, an exchange between two is not the limit.
     return [*chosen, libraries.Bare()] if options.hosts == 2 else chosen
 

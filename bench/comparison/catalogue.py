@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from comparison.frameworks import OPERATORS, Mlx, Operator, gloo
-from comparison.libraries import Library, Mpi, OneCcl
+from comparison.libraries import Library, Mpi, StartedByMpi, Ucc, environment, ucc_version
 
 # Peers that are measured within a host only.
 WITHIN_HOST = ("vllm", "deepspeed", "mlx", "oneccl")
@@ -11,6 +11,7 @@ PEERS = (
     *("impi", "openmpi", "mpich", "gloo"),
     *("openmpi-ring", "impi-ring", "mpich-ring"),
     *WITHIN_HOST,
+    "ucc",
 )
 
 
@@ -19,7 +20,17 @@ def peer(name: str, venvs: Path) -> Library:
     if name in OPERATORS:
         return Operator(name, venvs)
     if name == "oneccl":
-        return OneCcl(name, venvs)
+        return StartedByMpi(name, venvs)
+    if name == "ucc":
+        return Ucc(venvs)
     if name == "mlx":
         return Mlx(venvs)
     return gloo(venvs) if name == "gloo" else Mpi(name, venvs)
+
+
+def absence(name: str, venvs: Path) -> str:
+    """Return why there is no such peer to measure; empty if there is one."""
+    if name != "ucc" or ucc_version(venvs):
+        return ""
+    prefix = environment(venvs, name)
+    return f"there is no UCC in {prefix}; build it with the UCX there, and install it there"

@@ -16,6 +16,8 @@ from comparison.processes import Program
 
 # The lab's network, as passed to MPIs.
 NETWORK = f"{lab.address(-1)}/24"
+# Lets ranks that wait for UCC give up their cores.
+LIBRARY_YIELD = {"LIBRARY_YIELD": "1"}
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ def launches(venv: Path) -> dict[str, Launch]:
         "oneccl": replace(
             impi, variables={**impi.variables, "CCL_ATL_TRANSPORT": "mpi", "CCL_LOG_LEVEL": "error"}
         ),
+        "ucc": replace(impi, crowd_variables=LIBRARY_YIELD),
     }
 
 
@@ -145,6 +148,21 @@ def launches_between_hosts(venv: Path, job: Job) -> dict[str, Launch]:
     """
     local = ",sm" if job.ranks_per_host > 1 else ""
     enter = str(lab.ENTER)
+    impi = Launch(
+        flags=("-ppn", str(job.ranks_per_host), "-hosts", ",".join(job.hosts)),
+        variables={
+            **impi_variables(venv),
+            "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+            "I_MPI_HYDRA_BOOTSTRAP_EXEC": enter,
+            "I_MPI_FABRICS": "shm:ofi",
+            "I_MPI_OFI_PROVIDER": "tcp",
+            "FI_PROVIDER": "tcp",
+            "FI_PROVIDER_PATH": str(venv / "lib"),
+            "FI_TCP_IFACE": lab.DEVICE,
+            "I_MPI_PIN": "0",
+        },
+        crowd_variables={"I_MPI_WAIT_MODE": "1"},
+    )
     return {
         "openmpi": Launch(
             flags=(
@@ -168,19 +186,14 @@ def launches_between_hosts(venv: Path, job: Job) -> dict[str, Launch]:
                 *("-genv", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT", "1"),
             ),
         ),
-        "impi": Launch(
-            flags=("-ppn", str(job.ranks_per_host), "-hosts", ",".join(job.hosts)),
+        "impi": impi,
+        "ucc": replace(
+            impi,
             variables={
-                **impi_variables(venv),
-                "I_MPI_HYDRA_BOOTSTRAP": "ssh",
-                "I_MPI_HYDRA_BOOTSTRAP_EXEC": enter,
-                "I_MPI_FABRICS": "shm:ofi",
-                "I_MPI_OFI_PROVIDER": "tcp",
-                "FI_PROVIDER": "tcp",
-                "FI_PROVIDER_PATH": str(venv / "lib"),
-                "FI_TCP_IFACE": lab.DEVICE,
-                "I_MPI_PIN": "0",
+                **impi.variables,
+                **LIBRARY_YIELD,
+                "UCX_TLS": "tcp,self",
+                "UCX_NET_DEVICES": lab.DEVICE,
             },
-            crowd_variables={"I_MPI_WAIT_MODE": "1"},
         ),
     }

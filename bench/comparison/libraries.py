@@ -35,6 +35,8 @@ PACKAGES = {
     "mlx": ("mlx-cpu==0.32.4", "mlx==0.32.4", "numpy"),
     # The libraries of later releases for CPUs need one that only the package for GPUs has.
     "oneccl": ("oneccl-cpu==2021.16.2", "oneccl-cpu-devel==2021.16.2", "impi-rt", "impi-devel"),
+    # The UCX for a UCC that its user builds; the part for GPUs is loaded only if there is one.
+    "ucc": ("libucx-cu12==1.22.0", "impi-rt", "impi-devel"),
     "plot": ("matplotlib",),
 }
 # Packages without what they depend on: vLLM's operator needs torch alone.
@@ -204,20 +206,44 @@ class Mpi:
         return lines_in(output_of_first([program], work.limit_s), placements)
 
 
-class OneCcl(Mpi):
-    """oneCCL's all-reduce. Intel MPI starts the ranks, and carries oneCCL's messages."""
+# Source of each library behind library.h, and the name to link it by.
+BEHIND_LIBRARY_H = {"oneccl": ("library_oneccl.cpp", "ccl"), "ucc": ("library_ucc.c", "ucc")}
+
+
+class StartedByMpi(Mpi):
+    """The all-reduce of a library behind library.h, whose ranks Intel MPI starts.
+
+    Intel MPI also carries oneCCL's messages. UCC has messages of its own, over UCX.
+    """
 
     def build(self) -> None:
         BUILT.mkdir(parents=True, exist_ok=True)
+        source, library = BEHIND_LIBRARY_H[self.peer]
         flags = ["-O2", "-DLIBRARY", f"-I{self.venv}/include"]
-        harness = self.program.with_suffix(".o")
-        subprocess.run(["cc", *flags, "-c", "-o", harness, BENCH / "collectives_mpi.c"], check=True)
-        link = [f"-L{self.venv}/lib", "-lccl", "-lmpi", "-o", str(self.program)]
-        source = BENCH / "library_oneccl.cpp"
-        subprocess.run(["c++", *flags, source, harness, *link], check=True)
+        objects = []
+        for each in ("collectives_mpi.c", source):
+            objects.append(self.program.with_suffix(f".{each}.o"))
+            subprocess.run(["cc", *flags, "-c", "-o", objects[-1], BENCH / each], check=True)
+        link = [f"-L{self.venv}/lib", f"-l{library}", "-lmpi", "-o", str(self.program)]
+        subprocess.run(["c++", *objects, *link], check=True)
 
     def placements(self, collective: Collective) -> tuple[str, ...]:
         return collective.placements if collective.name == "all_reduce" else ()
+
+
+class Ucc(StartedByMpi):
+    """UCC, which its user has built and installed into the environment with its UCX."""
+
+    def __init__(self, venvs: Path) -> None:
+        super().__init__("ucc", venvs)
+        self.version = f"{ucc_version(venvs)} over UCX {self.version}"
+
+
+def ucc_version(venvs: Path) -> str:
+    """Return the version of the installed UCC; empty if there is none."""
+    package = environment(venvs, "ucc") / "lib" / "pkgconfig" / "ucc.pc"
+    lines = package.read_text().splitlines() if package.exists() else []
+    return "".join(line.partition(":")[2].strip() for line in lines if line.startswith("Version:"))
 
 
 class Bare:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from comparison import processes, report
+from comparison import catalogue, processes, report
 from comparison.collectives import COLLECTIVES, Collective, bytes_of, text_of
 from comparison.libraries import Lines, Work, lines_in
 from comparison.machine import slug
@@ -190,6 +190,16 @@ def test_lines_are_found_among_a_launchers_words() -> None:
     }
     with pytest.raises(Failed, match="no times for in"):
         lines_in("out 3.5 1\n", ("out", "in"))
+
+
+def test_ucc_is_absent_until_its_user_installs_it(tmp_path: Path) -> None:
+    (tmp_path / "ucc").mkdir()
+    (tmp_path / "ucc" / "complete").touch()
+    assert f"no UCC in {tmp_path / 'ucc'}" in catalogue.absence("ucc", tmp_path)
+    package = tmp_path / "ucc" / "lib" / "pkgconfig" / "ucc.pc"
+    package.parent.mkdir(parents=True)
+    package.write_text("Name: ucc\nVersion: 1.8.0\n")
+    assert catalogue.absence("ucc", tmp_path) == ""
 
 
 def test_a_failure_tells_the_programs_last_words() -> None:

@@ -86,7 +86,7 @@ def words(peer: str, job: Job) -> str:
 
 
 def test_mpis_start_on_the_first_host_and_reach_the_others_without_ssh() -> None:
-    for peer in ("openmpi", "mpich", "impi"):
+    for peer in ("openmpi", "mpich", "impi", "ucc"):
         command = words(peer, Job(4, hosts=("a", "b")))
         assert command.startswith(f"{lab.ENTER} a /venv/bin/mpirun ")
         assert command.count(str(lab.ENTER)) == 2
