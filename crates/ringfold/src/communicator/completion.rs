@@ -25,6 +25,20 @@ struct CallEnd {
 }
 
 impl Completion {
+    /// Returns the completion of a call that has ended; `source` is the source of a receive.
+    pub fn ended(result: Result<()>, source: Option<usize>) -> Completion {
+        let end = CallEnd {
+            result: Some(result),
+            source,
+            callbacks: Vec::new(),
+        };
+        Completion {
+            is_done: AtomicBool::new(true),
+            end: Mutex::new(end),
+            arrived: Condvar::new(),
+        }
+    }
+
     /// Completes a call that succeeded; `source` is the source of a receive.
     pub fn succeed(&self, source: Option<usize>) {
         lock(&self.end).source = source;

@@ -119,12 +119,36 @@ impl EngineDriver {
         if self.attention.load(Ordering::Acquire) != 0 || state.error.is_some() {
             return Ok(None);
         }
-        self.guarded(&mut state, |state| match state.engine.begin_tiny(job)? {
-            Some(id) => {
+        self.guarded(&mut state, |state| match state.engine.begin_tiny(job) {
+            Ok(Some(id)) => {
                 state.show_begun(id, job);
                 self.drive_own(state, id, pace).map(Some)
             }
-            None => Ok(None),
+            Ok(None) => Ok(None),
+            // An earlier call did not match; the error is that of all ranks.
+            Err(error) if error.is_fatal() => Err(self.fail(state, error)),
+            Err(refusal) => Err(refusal),
+        })
+    }
+
+    /// Begins a message, and makes the progress that needs no wait; `None` if the message cannot
+    /// begin at once.
+    fn begin_message(&self, job: &Job) -> Result<Option<DriveOutcome>> {
+        let Some(mut state) = self.try_state() else {
+            return Ok(None);
+        };
+        // Pairs with the store in `announce`.
+        if self.attention.load(Ordering::Acquire) != 0
+            || state.error.is_some()
+            || !state.engine.is_idle()
+            || self.refusal(job).is_some()
+        {
+            return Ok(None);
+        }
+        self.guarded(&mut state, |state| {
+            let id = state.submit(job.clone())?;
+            self.drive_own(state, id, &mut Pace::without_wait())
+                .map(Some)
         })
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::agreed::AgreedWeights;
 use super::choices::Choices;
+use super::completion::Completion;
 use super::driver::{EngineDriver, OnWait};
 use super::group::RankGroup;
 use super::membership::Membership;
@@ -21,6 +22,10 @@ use crate::schedule::Groups;
 use crate::tune::calibration::Calibration;
 use crate::tune::{Rules, Tuning};
 use crate::types::{Algorithm, Method};
+
+/// Maximum number of bytes, of all ranks together, that a started call moves in its caller's
+/// thread: that takes no longer than to wake the worker.
+const PROMPT_BYTES_MAX: u64 = 128 << 10;
 
 /// A group of ranks that communicate.
 ///
@@ -204,13 +209,22 @@ impl Communicator {
         self.driver.run(job, on_wait)
     }
 
-    /// Starts `request` and returns at once; the communicator's own thread executes the request.
+    /// Starts `request` and returns at once, a small call at the latest after a few microseconds;
+    /// the communicator's own thread executes what is left.
     ///
     /// # Safety
     /// As for `run`, until the work is done (waited for, or `is_done`). The work must not be
     /// leaked. Memory of [`Registered`](crate::Registered) must not be dropped before.
     pub unsafe fn start(&self, request: Request) -> Result<Work> {
-        let mut works = self.works(vec![self.checked_job(&request)?])?;
+        let job = self.checked_job(&request)?;
+        let bytes = job.count.saturating_mul(job.dtype.size_bytes() as u64);
+        if (job.is_tiny() || job.collective.is_message())
+            && bytes.saturating_mul(self.place.world_size as u64) <= PROMPT_BYTES_MAX
+            && let Some(completion) = self.driver.start_here(&job)?
+        {
+            return Ok(self.work(completion));
+        }
+        let mut works = self.works(vec![job])?;
         Ok(works.pop().expect("one work for one job"))
     }
 
@@ -237,8 +251,13 @@ impl Communicator {
     /// Starts jobs on the communicator's own thread: all of them, or none.
     pub(super) fn works(&self, jobs: Vec<Job>) -> Result<Vec<Work>> {
         let completions = self.driver.start(jobs)?.into_iter();
-        let work = |completion| Work::new(self.driver.clone(), completion, self.fork_guard.clone());
-        Ok(completions.map(work).collect())
+        Ok(completions
+            .map(|completion| self.work(completion))
+            .collect())
+    }
+
+    fn work(&self, completion: Arc<Completion>) -> Work {
+        Work::new(self.driver.clone(), completion, self.fork_guard.clone())
     }
 
     /// Checks a request without starting it. A caller that makes several calls together can find

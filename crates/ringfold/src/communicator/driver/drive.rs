@@ -61,8 +61,8 @@ pub(super) struct Pace {
     attempts: u32,
     /// Whether the thread drives its own tiny call and has made only the first attempts at it.
     is_brief: bool,
-    /// Whether the thread stops after the first attempts at its tiny call, and neither yields nor
-    /// blocks.
+    /// Whether the thread stops after the first attempts at its tiny call, or the first fruitless
+    /// attempt at another one, and neither yields nor blocks.
     is_prompt: bool,
     /// Whether the thread has a callback; only the worker, which drives for others, has none.
     pub calls_back: bool,
@@ -98,6 +98,14 @@ impl Pace {
         Pace {
             is_prompt: true,
             ..Pace::brief()
+        }
+    }
+
+    /// Returns the pace of a thread that stops at its first fruitless attempt.
+    pub fn without_wait() -> Pace {
+        Pace {
+            is_prompt: true,
+            ..Pace::default()
         }
     }
 
@@ -172,7 +180,7 @@ impl EngineDriver {
                 if pace.is_prompt && !pace.is_brief {
                     return Ok(StopReason::Asked);
                 }
-            } else if self.pause(state, &mut now, pace)? {
+            } else if pace.is_prompt || self.pause(state, &mut now, pace)? {
                 return Ok(StopReason::Asked);
             }
         }

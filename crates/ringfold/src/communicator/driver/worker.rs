@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread;
 
+use super::DriveOutcome;
 use super::drive::{Pace, StopReason, Until};
 use super::inbox::{Inbox, QueuedJob};
 use super::state::{DriverState, EngineDriver, INBOX};
@@ -35,6 +36,31 @@ impl EngineDriver {
         self.call_worker(&mut inbox);
         self.announce(inbox);
         Ok(completions)
+    }
+
+    /// Starts a tiny call or a message in the caller's thread, which spins for a few microseconds
+    /// at most, and leaves the rest to the worker; `None` if the call must run as a queued job.
+    pub fn start_here(self: &Arc<EngineDriver>, job: &Job) -> Result<Option<Arc<Completion>>> {
+        self.employ(&mut lock(&self.inbox))?;
+        let begun = match job.is_tiny() {
+            true => self.begin_tiny(job, &mut Pace::prompt()),
+            false => self.begin_message(job),
+        };
+        let begun = match begun {
+            Ok(begun) => begun,
+            // The handle has the error, as if the worker had met it.
+            Err(error) if self.visit(|state| state.error.is_some()) => {
+                return Ok(Some(Arc::new(Completion::ended(Err(error), None))));
+            }
+            Err(refusal) => return Err(refusal),
+        };
+        Ok(begun.map(|begun| match begun {
+            DriveOutcome::Done(source) => Arc::new(Completion::ended(Ok(()), source)),
+            DriveOutcome::UnderWay(completion) => {
+                self.call_worker(&mut lock(&self.inbox));
+                completion
+            }
+        }))
     }
 
     /// Creates the worker, unless it exists.
