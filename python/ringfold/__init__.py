@@ -13,6 +13,7 @@ srun. A program started alone is a job of one rank.
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ringfold import _native, _renamed
+from ringfold._native import Work
 from ringfold.communicator import Communicator
 from ringfold.errors import (
     AbortedError,
@@ -32,7 +33,6 @@ from ringfold.operation import Operation, PremulSum, premul_sum
 from ringfold.registration import Registration
 from ringfold.stats import PeerStats, Standing, Stats
 from ringfold.tuning import Tuning, checked
-from ringfold.work import Work
 
 __version__ = _native.__version__
 

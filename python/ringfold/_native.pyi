@@ -116,6 +116,9 @@ class Request:
         timeout: float | None = None,
         owner: object = None,
     ) -> Request: ...
+    def handle(
+        self, communicator: Communicator | None = None, array: Any = None, like: Any = None
+    ) -> Work: ...
 
 @disjoint_base
 class Calls:
@@ -123,7 +126,7 @@ class Calls:
     @property
     def _native(self) -> Communicator: ...
     @property
-    def _groups(self) -> dict[int, list[Any]]: ...
+    def _groups(self) -> dict[int, list[tuple[Request, Work, bool]]]: ...
     def all_reduce(
         self,
         x: Any,
@@ -140,6 +143,7 @@ class Calls:
         collective: str,
         x: Any,
         out: Any,
+        async_: bool,
         others: tuple[object, ...],
         rank: int | None = ...,
         tag: int = ...,
@@ -193,9 +197,9 @@ class Communicator:
     @property
     def transport(self) -> str: ...
     def check(self, request: Request) -> None: ...
-    def run(self, request: Request) -> int | None: ...
-    def start(self, request: Request) -> Work: ...
-    def start_group(self, requests: list[Request]) -> list[Work]: ...
+    def run(self, request: Request, array: Any = None, like: Any = None) -> Any: ...
+    def start(self, request: Request, work: Work | None = None) -> Work: ...
+    def start_group(self, calls: list[tuple[Request, Work]]) -> None: ...
     def alloc(self, bytes: int) -> Memory: ...
     def register(self, buffer: Buffer) -> Registration: ...
     def standing(self, timeout: float) -> list[tuple[int, int, str] | None]: ...
@@ -256,11 +260,41 @@ class AllReduceShortcut:
 
 @final
 class Work:
-    def wait(self, timeout: float | None = None) -> bool: ...
-    def done(self) -> bool: ...
+    """A call that was started with `async_=True`.
+
+    Until the call has completed, do not write to its input and do not access its output. Both are
+    kept alive, even if the handle is dropped. Calls of one communicator run in the order in which
+    they were started.
+    """
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait until the call has completed and return its result, or raise its error.
+
+        After `timeout` seconds, raises the builtin `TimeoutError`; the call then continues and can
+        be waited for again. (If the call's own deadline passes, `RingfoldTimeoutError` is raised,
+        and the communicator fails.)
+        """
+
+    def done(self) -> bool:
+        """Whether the call has completed, successfully or not."""
+
     @property
-    def source(self) -> int: ...
-    def when_done(self, call: Callable[[], object]) -> None: ...
+    def source(self) -> int:
+        """The rank of the sender, after a successful receive; otherwise raises `RuntimeError`."""
+
+    def when_done(self, call: Callable[[], object]) -> None:
+        """Run `call()` once after this call has completed, successfully or not.
+
+        The library's thread `ringfold-done` runs callbacks one at a time; if the call has already
+        completed, `call()` runs at once in the caller's thread. Callbacks may make calls and wait
+        for them and for their callbacks. Exceptions of callbacks go to `sys.unraisablehook`.
+        """
+
+    def result(self) -> Any:
+        """The result of the call; waits if necessary."""
+
+    def exception(self) -> BaseException | None:
+        """The error of the call, or `None`; waits if necessary."""
 
 @final
 class DeviceRequest:

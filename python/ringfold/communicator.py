@@ -14,7 +14,6 @@ from ringfold.objects import ObjectCollectives
 from ringfold.operation import Operation, PremulSum
 from ringfold.registration import Registration
 from ringfold.stats import PeerStats, Standing, Stats
-from ringfold.work import Collected, Work, result
 
 Counts = int | list[int] | tuple[list[int], list[int]]
 
@@ -101,8 +100,8 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         algorithm: str | None = None,
     ) -> Any:
         """Every rank gets the root's `x`; on other ranks, `x` determines shape and type."""
-        others = async_, timeout, algorithm
-        if (made := self._usual("broadcast", x, out, others, root)) is not None:
+        others = timeout, algorithm
+        if (made := self._usual("broadcast", x, out, async_, others, root)) is not None:
             return made
         source = Buffer(x)
         target = arrays.output(x, source, source.shape, out)
@@ -149,8 +148,8 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         With `counts`, the same list on all ranks, rank `i` has `counts[i]` rows along axis 0, and
         the result is their concatenation.
         """
-        others = async_, timeout, algorithm, counts
-        if (made := self._usual("all_gather", x, out, others)) is not None:
+        others = timeout, algorithm, counts
+        if (made := self._usual("all_gather", x, out, async_, others)) is not None:
             return made
         source = Buffer(x)
         shape, elements = arrays.gathered(source, counts, self.rank, self.world_size)
@@ -192,8 +191,8 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
 
         Blocks are equal parts of axis 0, or have `counts[i]` rows.
         """
-        others = async_, timeout, algorithm, counts, reproducible
-        if (made := self._usual("reduce_scatter", x, out, others, op=op)) is not None:
+        others = timeout, algorithm, counts, reproducible
+        if (made := self._usual("reduce_scatter", x, out, async_, others, op=op)) is not None:
             return made
         source = Buffer(x)
         shape, elements = arrays.scattered(source, counts, self.rank, self.world_size)
@@ -255,8 +254,8 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         Blocks are equal parts of axis 0, or have this rank's `send_counts` rows (one entry per
         rank); `recv_counts` has the number of rows that this rank receives from each rank.
         """
-        others = async_, timeout, algorithm, send_counts, recv_counts
-        if (made := self._usual("all_to_all", x, out, others)) is not None:
+        others = timeout, algorithm, send_counts, recv_counts
+        if (made := self._usual("all_to_all", x, out, async_, others)) is not None:
             return made
         source = Buffer(x)
         if send_counts is None and recv_counts is None:
@@ -288,8 +287,8 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         message to this rank itself is kept until received: at most 256 MiB, together with messages
         kept from other ranks.
         """
-        if self._usual("send", x, None, (async_, timeout), peer, tag) is not None:
-            return None
+        if (made := self._usual("send", x, None, async_, (timeout,), peer, tag)) is not None:
+            return made if async_ else None
         source = Buffer(x)
         return self._call(
             "send", source.count, source, None, async_, timeout, None, root=peer, tag=tag
@@ -310,8 +309,9 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         sender, including this one: the result is then `x` and the sender's rank, and no sender is
         starved. Raises `MismatchError` if type or count differ from `x`.
         """
-        if self._usual("recv", x, None, (async_, timeout, peer is None), peer, tag) is not None:
-            return x
+        others = timeout, peer is None
+        if (made := self._usual("recv", x, None, async_, others, peer, tag)) is not None:
+            return made
         target = (Buffer(x, True), x, None)
         return self._call(
             "recv", target[0].count, None, target, async_, timeout, None, root=peer, tag=tag
@@ -444,12 +444,10 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
             yield
         finally:
             del self._groups[thread]
-        started = self._native.start_group([call.request for call in collected])
-        for call, work in zip(collected, started, strict=True):
-            call.work._start(work)
-        for call in collected:
-            if call.is_awaited:
-                call.work.wait()
+        self._native.start_group([(request, work) for request, work, _ in collected])
+        for _, work, is_awaited in collected:
+            if is_awaited:
+                work.wait()
 
     def _call(
         self,
@@ -477,22 +475,15 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
             timeout=timeout, reproducible=reproducible,
         )  # fmt: skip
         array, like = (None, None) if target is None else target[1:]
-        if self._groups and (collected := self._groups.get(get_ident())) is not None:
-            pending = Work(
-                None, lambda: result(array, like, pending if root is None else None), self._native
-            )
-            collected.append(Collected(request, pending, not async_))
-            return pending
-        if async_:
-            started = self._native.start(request)
-            return Work(
-                started, lambda: result(array, like, started if root is None else None),
-                self._native,
-            )  # fmt: skip
-        sender = self._native.run(request)
-        if like is not None:
-            array = arrays.restored(like, array)
-        return array if root is not None else (array, sender)
+        collected = self._groups.get(get_ident())
+        if collected is None and not async_:
+            return self._native.run(request, array, like)
+        work = request.handle(self._native, array, like)
+        if collected is None:
+            self._native.start(request, work)
+        else:
+            collected.append((request, work, not async_))
+        return work
 
 
 # The base class makes the calls on usual arrays, and leaves all others to the method above.

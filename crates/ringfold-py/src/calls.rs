@@ -8,6 +8,7 @@ use ringfold::{Collective, Counts, Op, Region, Target};
 use crate::communicator::Communicator;
 use crate::layout::Kind;
 use crate::usual::{Usual, empty_like, usual};
+use crate::work::{Promised, Work};
 
 /// The base class of Python's `Communicator`, which makes all calls that are not usual.
 #[pyclass(subclass, frozen, module = "ringfold._native")]
@@ -88,13 +89,23 @@ impl Calls {
             Some(asked) => asked.is_truthy()?,
             None => false,
         };
-        if !is_async
-            && timeout.is_none()
+        if timeout.is_none()
             && algorithm.is_none()
             && let Some(op) = op.operation()
-            && let Some(result) = slf.get().reduce_usual(&x, op, out.as_ref(), reproducible)?
         {
-            return Ok(result);
+            let terms = Terms {
+                rank: 0,
+                tag: 0,
+                op,
+                reproducible,
+                is_async,
+            };
+            let made = slf
+                .get()
+                .make(Collective::AllReduce, &x, out.as_ref(), &terms)?;
+            if let Some(made) = made {
+                return Ok(made);
+            }
         }
         let others = PyDict::new(py);
         if let Some(op) = op.0 {
@@ -108,10 +119,11 @@ impl Calls {
         slf.call_method(intern!(py, "_all_reduce"), (x,), Some(&others))
     }
 
-    /// Make a call that waits, between usual arrays; return its result, or None if Python's code
-    /// makes the call. `others` are arguments, which such a call leaves None or False.
+    /// Make a call between usual arrays. Return its result, or its handle if it is asynchronous;
+    /// None if Python's code makes the call. `others` are arguments, which such a call leaves None
+    /// or False.
     #[pyo3(signature = (
-        collective, x, out, others, rank=Given(None), tag=Given(None), op=Given(None)
+        collective, x, out, async_, others, rank=Given(None), tag=Given(None), op=Given(None)
     ))]
     #[allow(clippy::too_many_arguments, reason = "as many as a call has")]
     fn _usual<'py>(
@@ -119,12 +131,12 @@ impl Calls {
         collective: &str,
         x: &Bound<'py, PyAny>,
         out: Option<&Bound<'py, PyAny>>,
+        async_: &Bound<'py, PyAny>,
         others: &Bound<'py, PyTuple>,
         rank: Given<'py>,
         tag: Given<'py>,
         op: Given<'py>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let py = x.py();
         let number = |given: Given<'py>| match given.0 {
             None => Some(0),
             Some(given) => given.extract::<u32>().ok(),
@@ -138,65 +150,115 @@ impl Calls {
             return Ok(None);
         };
         for other in others {
-            if !other.is_none() && !other.is(&*PyBool::new(py, false)) {
+            if !other.is_none() && !other.is(&*PyBool::new(x.py(), false)) {
                 return Ok(None);
             }
         }
+        let terms = Terms {
+            rank: rank as usize,
+            tag,
+            op,
+            reproducible: false,
+            is_async: async_.is_truthy()?,
+        };
+        self.make(collective, x, out, &terms)
+    }
+}
+
+/// The arguments of a call of the usual form, but for its arrays.
+struct Terms {
+    /// The root or the peer.
+    rank: usize,
+    tag: u32,
+    op: Op,
+    reproducible: bool,
+    is_async: bool,
+}
+
+impl Calls {
+    /// Makes a call if `x` and the result are usual arrays; returns the result, or the handle of an
+    /// asynchronous call.
+    fn make<'py>(
+        &self,
+        collective: Collective,
+        x: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+        terms: &Terms,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        use Collective::{AllReduce, Broadcast, Recv, Send};
+        let py = x.py();
+        let Some(source) = usual(x) else {
+            return Ok(None);
+        };
         if !self.groups.bind(py).is_empty() {
             return Ok(None);
         }
-        let Some(x_memory) = usual(x) else {
-            return Ok(None);
+        let result = match (out, collective) {
+            (Some(out), _) => out.clone(),
+            (None, Send | Recv) => x.clone(),
+            (None, AllReduce | Broadcast) if source.kind == Kind::Buffer => empty_like(x)?,
+            _ => return Ok(None),
         };
-        let result = match out {
-            Some(out) => out.clone(),
-            None if collective == Collective::Send || collective == Collective::Recv => x.clone(),
-            None if collective == Collective::Broadcast && x_memory.kind == Kind::Buffer => {
-                empty_like(x)?
-            }
-            None => return Ok(None),
+        let other = match result.is(x) {
+            true => None,
+            false => Some(usual(&result)),
         };
-        let Some(result_memory) = usual(&result) else {
+        let Some(target) = other.as_ref().map_or(Some(&source), Option::as_ref) else {
             return Ok(None);
         };
         let native = self.native.get();
-        let place = (native.rank(), native.world_size());
-        let Some(request) = request(
-            collective,
-            &x_memory,
-            &result_memory,
-            (rank as usize, place),
-        ) else {
+        let Some(request) = request(collective, &source, target, terms, native) else {
             return Ok(None);
         };
-        let request = ringfold::Request { op, tag, ..request };
-        // SAFETY: as in `reduce_usual`.
+        if terms.is_async {
+            let array = (collective != Send).then(|| result.clone().unbind());
+            let promised = Promised {
+                array,
+                like: None,
+                has_source: false,
+            };
+            let work = Work::new(Some(self.native.clone_ref(py).into_any()), promised);
+            let held = (x.clone().unbind(), Some(result.unbind()));
+            // SAFETY: both arrays are held until the call is complete. The Python caller must not
+            // use their memory meanwhile, as with every library that works on arrays without the
+            // GIL.
+            unsafe { native.launch(request, held, &work) }?;
+            return Ok(Some(Bound::new(py, work)?.into_any()));
+        }
+        // SAFETY: as above.
         unsafe { native.carry_out(py, &request) }?;
         Ok(Some(result))
     }
 }
 
-/// Returns a call from `x` to `result` of a rank of a communicator, if it is of the usual form.
-/// `other` is the root or the peer.
+/// Returns a call from `x` to `result`, if it is of the usual form.
+#[inline]
 fn request(
     collective: Collective,
     x: &Usual<'_>,
     result: &Usual<'_>,
-    (other, (rank, world_size)): (usize, (usize, usize)),
+    terms: &Terms,
+    native: &Communicator,
 ) -> Option<ringfold::Request> {
-    use Collective::{AllGather, AllToAll, Broadcast, Recv, ReduceScatter, Send};
+    use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Recv, ReduceScatter, Send};
     let (given, made) = (x.count(), result.count());
     // Blocks are parts of axis 0.
-    let is_divided = || {
+    let is_divided = |world_size| {
         x.shape
             .first()
             .is_some_and(|rows| (*rows as usize).is_multiple_of(world_size))
     };
     let (count, is_usual) = match collective {
-        Send | Recv | Broadcast => (given, made == given),
-        AllGather => (given, made == given * world_size),
-        ReduceScatter => (made, given == made * world_size && is_divided()),
-        AllToAll => (given / world_size, made == given && is_divided()),
+        AllReduce | Send | Recv | Broadcast => (given, made == given),
+        AllGather => (given, made == given * native.world_size()),
+        ReduceScatter => {
+            let world_size = native.world_size();
+            (made, given == made * world_size && is_divided(world_size))
+        }
+        AllToAll => {
+            let world_size = native.world_size();
+            (given / world_size, made == given && is_divided(world_size))
+        }
         _ => return None,
     };
     let is_written = collective != Send;
@@ -204,7 +266,7 @@ fn request(
         return None;
     }
     let is_read = match collective {
-        Broadcast => rank == other,
+        Broadcast => native.rank() == terms.rank,
         _ => collective != Recv,
     };
     let region = |is_used: bool, memory: &Usual<'_>| match is_used {
@@ -214,50 +276,8 @@ fn request(
     let (input, output) = (region(is_read, x), region(is_written, result));
     let counts = Counts::Even(count as u64);
     let mut request = ringfold::Request::new(collective, x.dtype, counts, input, output);
-    request.target = Target::of(collective, other);
+    request.target = Target::of(collective, terms.rank);
+    (request.op, request.tag) = (terms.op, terms.tag);
+    request.options.reproducible = terms.reproducible;
     Some(request)
-}
-
-impl Calls {
-    /// Reduces `x` if it and the result are usual arrays; returns the result.
-    fn reduce_usual<'py>(
-        &self,
-        x: &Bound<'py, PyAny>,
-        op: Op,
-        out: Option<&Bound<'py, PyAny>>,
-        reproducible: bool,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let py = x.py();
-        let Some(source) = usual(x) else {
-            return Ok(None);
-        };
-        if !self.groups.bind(py).is_empty() {
-            return Ok(None);
-        }
-        let result = match out {
-            Some(out) => out.clone(),
-            None if source.kind == Kind::Buffer => empty_like(x)?,
-            None => return Ok(None),
-        };
-        let other = match result.is(x) {
-            true => None,
-            false => Some(usual(&result)),
-        };
-        let Some(target) = other.as_ref().map_or(Some(&source), Option::as_ref) else {
-            return Ok(None);
-        };
-        let (dtype, count) = (source.dtype, source.count());
-        if target.is_read_only || target.dtype != dtype || target.count() != count {
-            return Ok(None);
-        }
-        let (input, output) = (source.region(), target.region());
-        let (collective, counts) = (Collective::AllReduce, Counts::Even(count as u64));
-        let mut request = ringfold::Request::new(collective, dtype, counts, input, output);
-        request.op = op;
-        request.options.reproducible = reproducible;
-        // SAFETY: both arrays are held until the call is complete. The Python caller must not use
-        // their memory meanwhile, as with every library that works on arrays without the GIL.
-        unsafe { self.native.get().carry_out(py, &request) }?;
-        Ok(Some(result))
-    }
 }

@@ -2,13 +2,12 @@
 //! not.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use ringfold::internals::sync::lock;
 use ringfold::internals::tune::Rules;
 use ringfold::{Begun, Cancel, Config, Error, PeerStats, Result, Secret, Standing};
 
@@ -20,7 +19,7 @@ use crate::memory::{Memory, Registration};
 use crate::rendezvous::RendezvousListener;
 use crate::request::{Request, named};
 use crate::signals::{Parting, Signals, interruptible, seconds};
-use crate::work::{Call, INTERRUPTED, Outstanding, Work, interrupted};
+use crate::work::{Held, INTERRUPTED, Outstanding, Work, interrupted};
 
 /// The fields of Python's `Stats`: calls, calls without a wait, and seconds waited; and for each
 /// peer the calls in which it was last, its lateness in seconds, the maximum lateness, the seconds
@@ -49,14 +48,14 @@ pub fn progress(
 #[pyclass(frozen, weakref, module = "ringfold._native")]
 #[derive(Debug)]
 pub struct Communicator {
-    outstanding: Mutex<Outstanding>,
+    outstanding: Outstanding,
     core: Arc<Connection<ringfold::Communicator>>,
 }
 
 impl Communicator {
     fn new(core: ringfold::Communicator) -> Communicator {
         Communicator {
-            outstanding: Mutex::default(),
+            outstanding: Outstanding::new(),
             core: Arc::new(Connection::new(core)),
         }
     }
@@ -65,13 +64,6 @@ impl Communicator {
     pub fn core(&self) -> PyResult<Arc<Connection<ringfold::Communicator>>> {
         self.core.check()?;
         Ok(Arc::clone(&self.core))
-    }
-
-    /// Releases the calls that are done.
-    fn release_done(&self) {
-        let done = lock(&self.outstanding).take_done();
-        // Freeing a call's memory may run Python code, which must not find the lock taken.
-        done.iter().for_each(|call| _ = call.is_done());
     }
 
     /// Makes a call and returns when the call is complete on this rank. Returns the sender of a
@@ -85,7 +77,7 @@ impl Communicator {
         call: &ringfold::Request,
     ) -> PyResult<Option<usize>> {
         self.core.check()?;
-        self.release_done();
+        self.outstanding.release_done();
         let core = &**self.core;
         let mut signals = Signals::default();
         // Most small calls end here. To release the GIL takes as long as such a call.
@@ -100,11 +92,18 @@ impl Communicator {
         signals.finish(py, outcome)?.map_err(exception)
     }
 
-    /// Returns the handle of a started call, whose request is held until the call is done.
-    fn hold(&self, work: ringfold::Work, request: Py<Request>) -> Work {
-        let call = Arc::new(Call::new(work, request));
-        lock(&self.outstanding).push(Arc::clone(&call));
-        Work(call)
+    /// Starts a call, whose handle is `work`.
+    ///
+    /// # Safety
+    /// The call's memory is valid as long as `held`, and not used otherwise until the call is done.
+    pub unsafe fn launch(&self, call: ringfold::Request, held: Held, work: &Work) -> PyResult<()> {
+        self.core.check()?;
+        self.outstanding.release_done();
+        // Most small calls end here. To release the GIL takes as long as such a call.
+        // SAFETY: the caller's promise; the `Call` holds the memory until the work is done.
+        let started = unsafe { self.core.start(call) }.map_err(exception)?;
+        work.start(self.outstanding.keep(started, held));
+        Ok(())
     }
 }
 
@@ -258,49 +257,63 @@ impl Communicator {
             .map_err(exception)
     }
 
-    /// Makes a call and returns when the call is complete on this rank. Returns the sender of a
-    /// receive.
-    fn run(&self, py: Python<'_>, request: &Bound<'_, Request>) -> PyResult<Option<usize>> {
+    /// Makes a call and returns when the call is complete on this rank. The result is `array`, in
+    /// the framework of `like` unless that is `None`; with the sender, if any rank may be the
+    /// sender.
+    #[pyo3(signature = (request, array=None, like=None))]
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, Request>,
+        array: Option<Py<PyAny>>,
+        like: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let request = request.get();
         // SAFETY: `request` holds its memory until the call is complete. The Python caller must not
         // use the memory meanwhile, as with every library that works on arrays without the GIL.
-        unsafe { self.carry_out(py, request.get().core()) }
+        let source = unsafe { self.carry_out(py, request.core()) }?;
+        request.promise(array, like).result(py, source)
     }
 
-    /// Starts a call and returns its handle at once.
-    fn start(&self, py: Python<'_>, request: &Bound<'_, Request>) -> PyResult<Work> {
-        self.core.check()?;
-        self.release_done();
-        let (core, call) = (&**self.core, request.get().core().clone());
-        let started = py.detach(|| {
-            // SAFETY: the `Call` below holds the request, and `outstanding` holds the `Call`, until
-            // the work is done.
-            unsafe { core.start(call) }
-        });
-        Ok(self.hold(started.map_err(exception)?, request.clone().unbind()))
+    /// Starts a call, and returns its handle: `work`, or a new one, which has no result and does
+    /// not keep the communicator open.
+    #[pyo3(signature = (request, work=None))]
+    fn start<'py>(
+        &self,
+        request: &Bound<'py, Request>,
+        work: Option<Bound<'py, Work>>,
+    ) -> PyResult<Bound<'py, Work>> {
+        let work = match work {
+            Some(work) => work,
+            None => Bound::new(request.py(), request.get().handle(None, None, None))?,
+        };
+        let (call, held) = (request.get().core(), request.clone().into_any().unbind());
+        // SAFETY: as in `run`.
+        unsafe { self.launch(call.clone(), (held, None), work.get()) }?;
+        Ok(work)
     }
 
-    /// Starts calls that are made together, and returns their handles at once.
+    /// Starts calls that are made together, each with its handle.
     fn start_group(
         &self,
         py: Python<'_>,
-        requests: Vec<Bound<'_, Request>>,
-    ) -> PyResult<Vec<Work>> {
+        calls: Vec<(Bound<'_, Request>, Bound<'_, Work>)>,
+    ) -> PyResult<()> {
         self.core.check()?;
-        self.release_done();
+        self.outstanding.release_done();
         let core = &**self.core;
-        let calls = requests.iter().map(|request| request.get().core().clone());
-        let calls: Vec<_> = calls.collect();
+        let requests = calls.iter().map(|(request, _)| request.get().core());
+        let requests: Vec<_> = requests.cloned().collect();
         let started = py.detach(|| {
             // SAFETY: the `Call` below of each request holds the request, and `outstanding` holds
             // the `Call`, until the work is done.
-            unsafe { core.start_group(calls) }
+            unsafe { core.start_group(requests) }
         });
-        let works = started.map_err(exception)?.into_iter();
-        let held = requests.into_iter().map(Bound::unbind);
-        Ok(works
-            .zip(held)
-            .map(|(work, request)| self.hold(work, request))
-            .collect())
+        for (started, (request, work)) in started.map_err(exception)?.into_iter().zip(calls) {
+            let held = (request.into_any().unbind(), None);
+            work.get().start(self.outstanding.keep(started, held));
+        }
+        Ok(())
     }
 
     /// Allocates registered memory; every rank calls this method.
@@ -420,9 +433,8 @@ impl Communicator {
         if !self.core.is_ours() {
             return Ok(());
         }
-        let started = lock(&self.outstanding).all();
-        for call in started {
-            let _ = call.wait(py)?;
+        for call in self.outstanding.all() {
+            let _ = call.wait(py, None)?;
         }
         Ok(())
     }
@@ -448,7 +460,7 @@ impl Communicator {
             _ => signals.look(),
         };
         let outcome = py.detach(|| self.core.close_with(&mut look));
-        self.release_done();
+        self.outstanding.release_done();
         // A call's handle reports the call's own failure.
         let _ = signals.finish(py, outcome)?;
         Ok(())
@@ -459,7 +471,7 @@ impl Drop for Communicator {
     /// Waits for calls in progress, whose memory is released with them; a signal handler that
     /// raises ends them.
     fn drop(&mut self) {
-        let calls = std::mem::take(&mut *lock(&self.outstanding)).all();
+        let calls = self.outstanding.all();
         if calls.is_empty() || !self.core.is_ours() {
             return;
         }
@@ -467,7 +479,7 @@ impl Drop for Communicator {
         // end.
         attached(|py| {
             for call in &calls {
-                if let Err(raised) = call.wait(py) {
+                if let Err(raised) = call.wait(py, None) {
                     raised.write_unraisable(py, None);
                 }
             }

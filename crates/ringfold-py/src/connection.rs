@@ -27,12 +27,6 @@ impl Origin for ringfold::Lane {
     }
 }
 
-impl Origin for ringfold::Work {
-    fn is_forked(&self) -> bool {
-        self.is_forked()
-    }
-}
-
 /// A value that is dropped without the GIL, and never in a forked child: the child has none of the
 /// threads that serve the value, and a goodbye from the child would be the parent's.
 #[derive(Debug)]
@@ -72,12 +66,16 @@ impl<T: Origin + Send> Connection<T> {
         if !self.is_forked() {
             return Ok(());
         }
-        Err(exception(Error::Unsupported(format!(
-            "the communicator belongs to process {}, which forked this one; call ringfold.init() \
-             here",
-            self.process
-        ))))
+        Err(forked_by(self.process))
     }
+}
+
+/// Returns the error of a child of `process`, which has made the communicator.
+pub fn forked_by(process: u32) -> PyErr {
+    exception(Error::Unsupported(format!(
+        "the communicator belongs to process {process}, which forked this one; call \
+         ringfold.init() here"
+    )))
 }
 
 impl<T: Send> Deref for Connection<T> {

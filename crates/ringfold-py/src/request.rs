@@ -9,6 +9,7 @@ use crate::buffer::Buffer;
 use crate::exceptions::{exception, invalid_argument};
 use crate::layout::dtype_named;
 use crate::signals::seconds;
+use crate::work::{Promised, Work};
 
 /// The address of memory and its number of bytes; `(0, 0)` is none.
 pub type MemorySpan = (usize, usize);
@@ -52,6 +53,15 @@ impl Request {
     /// Returns the core's form of the request; its regions are valid as long as `self` is held.
     pub fn core(&self) -> &ringfold::Request {
         &self.request
+    }
+
+    /// Returns the result of the call, which is `array` in the framework of `like`.
+    pub fn promise(&self, array: Option<Py<PyAny>>, like: Option<Py<PyAny>>) -> Promised {
+        Promised {
+            array,
+            like,
+            has_source: self.request.target == Target::AnySource,
+        }
     }
 }
 
@@ -123,6 +133,18 @@ impl Request {
             )?,
             memory: RequestMemory::Owner(owner),
         })
+    }
+
+    /// Returns the handle of the call, which is still to be started. `communicator` stays open as
+    /// long as the handle exists; the other arguments are those of `Communicator.run`.
+    #[pyo3(signature = (communicator=None, array=None, like=None))]
+    pub fn handle(
+        &self,
+        communicator: Option<Py<PyAny>>,
+        array: Option<Py<PyAny>>,
+        like: Option<Py<PyAny>>,
+    ) -> Work {
+        Work::new(communicator, self.promise(array, like))
     }
 }
 

@@ -335,7 +335,7 @@ class Issuer:
                 self.communicator.run(call.requests[0])
             else:
                 # Grouped as in `_start`: other ranks may start the same call with a handle.
-                for work in self.communicator.start_group(call.requests):
+                for work in started(self.communicator, call.requests):
                     work.wait()
             if call.is_needed:
                 call.finish()
@@ -356,17 +356,12 @@ class Issuer:
             if self._coalesced is not None:
                 self._coalesced.append(passed)
             return passed
-        if len(call.requests) == 1:
-            started = [self.communicator.start(call.requests[0])]
-        else:
-            # Grouped, so that the tuner knows the number of requests.
-            started = self.communicator.start_group(call.requests)
-        record.works = call.works = started
+        record.works = call.works = started(self.communicator, call.requests)
         is_needed = call.is_needed
         finish: Callable[[], None] | None = call.finish if is_needed else None
         if self._unsettled and call.name == "barrier":
             finish = self._settle
-        work = RingfoldWork(started, call.outputs, finish, record, None, self.communicator)
+        work = RingfoldWork(call.works, call.outputs, finish, record, None, self.communicator)
         if is_needed:
             self._unsettled[work] = None
             work.when_done(partial(self._settle_one, work))
@@ -442,6 +437,17 @@ class Issuer:
         return DeviceHandle(
             self._side, [call for handle in enqueued for call in handle.calls], outputs
         )
+
+
+def started(
+    communicator: _native.Communicator, requests: list[Request]
+) -> list[_native.Work]:
+    """Start requests, as a group if there are several, so that the tuner knows their number."""
+    if len(requests) == 1:
+        return [communicator.start(requests[0])]
+    calls = [(request, request.handle()) for request in requests]
+    communicator.start_group(calls)
+    return [work for _, work in calls]
 
 
 def fail(record: Record, error: BaseException) -> None:

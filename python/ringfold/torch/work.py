@@ -83,13 +83,12 @@ class RingfoldWork(dist.Work):
         limit_s = timeout.total_seconds() if timeout > NO_LIMIT else None
         try:
             for call in self.calls:
-                if not call.wait(limit_s):
-                    raise WaitTimeoutError(f"the call is not done after {limit_s} s; it continues")
+                call.wait(limit_s)
             if self._finish is not None:
                 self._settle()
-        except WaitTimeoutError:
-            raise
         except Exception as error:
+            if type(error) is TimeoutError:
+                raise WaitTimeoutError(*error.args) from None
             self._note(error)
             raise
         if self._record is not None:

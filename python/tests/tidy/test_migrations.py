@@ -26,10 +26,13 @@ def cells(page: str) -> list[str]:
 
 def methods(kind: str) -> dict[str, str]:
     """Return the methods of a class by name, each with its source up to the next method."""
-    files = {"comm": ["communicator.py", "objects.py"], "work": ["work.py"]}[kind]
+    files = {"comm": ["communicator.py", "objects.py"], "work": ["_native.pyi"]}[kind]
     found: dict[str, str] = {}
     for file in files:
-        parts = re.split(r"\n    def (\w+)", text(f"python/ringfold/{file}"))
+        source = text(f"python/ringfold/{file}")
+        if kind == "work":
+            source = source.split("\nclass Work:")[1].split("\n@final")[0]
+        parts = re.split(r"\n    def (\w+)", source)
         found.update(zip(parts[1::2], parts[2::2], strict=True))
     return found
 
