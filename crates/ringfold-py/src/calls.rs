@@ -214,8 +214,7 @@ impl Calls {
             let array = (collective != Send).then(|| result.clone().unbind());
             let promised = Promised {
                 array,
-                like: None,
-                has_source: false,
+                ..Promised::nothing()
             };
             let work = Work::new(Some(self.native.clone_ref(py).into_any()), promised);
             let held = (x.clone().unbind(), Some(result.unbind()));

@@ -4,7 +4,7 @@
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyTuple};
 
 use crate::shortest::{ShortestSum, call};
 
@@ -53,23 +53,28 @@ impl AllReduceShortcut {
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = args.py();
-        if self.sum(args, kwargs)? {
-            return Ok(py.None().into_bound(py));
+        match self.sum(args, kwargs)? {
+            Some(made) => Ok(made.into_bound(py)),
+            None => self.function.bind(py).call(args, kwargs),
         }
-        self.function.bind(py).call(args, kwargs)
     }
 }
 
 impl AllReduceShortcut {
-    /// Makes the call if it is of the usual form; returns false otherwise.
-    fn sum(&self, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<bool> {
+    /// Makes the call if it is of the usual form, and returns its handle, or Python's `None` if the
+    /// caller waits; returns `None` otherwise.
+    fn sum(
+        &self,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Option<Py<PyAny>>> {
         let py = args.py();
         let Some(arguments) = Arguments::of(args, kwargs)? else {
-            return Ok(false);
+            return Ok(None);
         };
         let world = self.module.bind(py).get_item(intern!(py, "_world"))?;
         let Some(world) = world else {
-            return Ok(false);
+            return Ok(None);
         };
         let group = match arguments.group {
             Some(group) => group,
@@ -82,7 +87,7 @@ impl AllReduceShortcut {
                 .getattr(intern!(py, "allreduce"))?
                 .is(&self.method)
         {
-            return Ok(false);
+            return Ok(None);
         }
         // SAFETY: an object of a Python class, which has a dictionary; the result is a new
         // reference.
@@ -92,7 +97,7 @@ impl AllReduceShortcut {
         };
         let own = own.cast_into::<PyDict>()?;
         let Some(path) = own.get_item(intern!(py, "_shortest"))? else {
-            return Ok(false);
+            return Ok(None);
         };
         let path = path.cast_into::<ShortestSum>()?;
         let path = path.get();
@@ -102,21 +107,26 @@ impl AllReduceShortcut {
             || !coalesced.cast_into::<PyDict>()?.is_empty()
             || call(py, &self.is_observed)?.is_truthy()?
         {
-            return Ok(false);
+            return Ok(None);
         }
-        path.sum(&arguments.tensor, path.timeout_s())
+        let (tensor, timeout_s) = (&arguments.tensor, path.timeout_s());
+        match arguments.is_async {
+            true => path.start(tensor, timeout_s),
+            false => Ok(path.sum(tensor, timeout_s)?.then(|| py.None())),
+        }
     }
 }
 
-/// The arguments of a call that waits.
+/// The arguments of a call.
 struct Arguments<'py> {
     tensor: Bound<'py, PyAny>,
     op: Option<Bound<'py, PyAny>>,
     group: Option<Bound<'py, PyAny>>,
+    is_async: bool,
 }
 
 impl<'py> Arguments<'py> {
-    /// Returns the arguments; `None` if they are not those of a call that waits.
+    /// Returns the arguments; `None` if they are not those of torch's function.
     fn of(
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
@@ -139,12 +149,22 @@ impl<'py> Arguments<'py> {
         let op = argument(1, intern!(py, "op"))?;
         let group = argument(2, intern!(py, "group"))?;
         let is_async = argument(3, intern!(py, "async_op"))?;
-        let is_usual = kwargs.map_or(0, |kwargs| kwargs.len()) == named
-            && is_async.is_none_or(|asked| asked.is(&*pyo3::types::PyBool::new(py, false)));
-        Ok(is_usual.then_some(Arguments {
+        let is_async = match is_async {
+            Some(asked) => asked
+                .cast_exact::<PyBool>()
+                .ok()
+                .map(|asked| asked.is_true()),
+            None => Some(false),
+        };
+        let is_usual = kwargs.map_or(0, |kwargs| kwargs.len()) == named;
+        let Some(is_async) = is_async.filter(|_| is_usual) else {
+            return Ok(None);
+        };
+        Ok(Some(Arguments {
             tensor: args.get_item(0)?,
             op,
             group: group.filter(|group| !group.is_none()),
+            is_async,
         }))
     }
 }

@@ -1,5 +1,5 @@
-//! The most frequent call of training, an `all_reduce` of torch that sums one small tensor in place
-//! and waits, without Python code.
+//! The most frequent call of training, an `all_reduce` of torch that sums one small tensor in
+//! place, without Python code but for the handle of an asynchronous call.
 //!
 //! Any call that is not of this form, or that something observes, is left to Python.
 
@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList};
 use ringfold::{Collective, Counts};
 
@@ -15,7 +16,8 @@ use crate::communicator::Communicator;
 use crate::flight::{Counter, FlightRing, Sum, now_ns};
 use crate::layout::Kind;
 use crate::signals::seconds;
-use crate::usual::usual;
+use crate::usual::{Usual, usual};
+use crate::work::{Promised, Work};
 
 /// Functions of torch that tell whether something observes the calls of this thread, and the types
 /// and values of the usual options.
@@ -30,6 +32,9 @@ struct TorchChecks {
     /// The level of function transforms, or none.
     #[pyo3(item)]
     transform_level: Py<PyAny>,
+    /// Whether handles are registered with torch.
+    #[pyo3(item)]
+    is_noticed: Py<PyAny>,
     #[pyo3(item)]
     options: Py<PyAny>,
     #[pyo3(item)]
@@ -120,10 +125,8 @@ impl ShortestSum {
         let Ok(tensors) = tensors.cast_exact::<PyList>() else {
             return Ok(None);
         };
-        if tensors.len() != 1
-            || opts.getattr(intern!(py, "asyncOp"))?.is_truthy()?
-            || !opts.getattr(intern!(py, "reduceOp"))?.eq(&self.torch.sum)?
-        {
+        let is_async = opts.getattr(intern!(py, "asyncOp"))?.is_truthy()?;
+        if tensors.len() != 1 || !opts.getattr(intern!(py, "reduceOp"))?.eq(&self.torch.sum)? {
             return Ok(None);
         }
         let timeout = opts.getattr(intern!(py, "timeout"))?;
@@ -133,9 +136,25 @@ impl ShortestSum {
                 .extract()?,
             false => self.timeout_s(),
         };
-        let is_made = self.sum(&tensors.get_item(0)?, timeout_s)?;
-        Ok(is_made.then(|| self.done.clone_ref(py)))
+        let tensor = tensors.get_item(0)?;
+        match is_async {
+            true => self.start(&tensor, timeout_s),
+            false => {
+                let is_made = self.sum(&tensor, timeout_s)?;
+                Ok(is_made.then(|| self.done.clone_ref(py)))
+            }
+        }
     }
+}
+
+/// A sum whose record is in the ring.
+struct Begun<'a> {
+    request: ringfold::Request,
+    memory: Usual<'a>,
+    id: u64,
+    number: u64,
+    timeout_s: f64,
+    created_ns: u64,
 }
 
 impl ShortestSum {
@@ -147,49 +166,105 @@ impl ShortestSum {
     /// Sums `tensor` in place; returns false if the call is left to Python.
     pub fn sum(&self, tensor: &Bound<'_, PyAny>, timeout_s: f64) -> PyResult<bool> {
         let py = tensor.py();
-        if self.is_off() || !self.unsettled.bind(py).is_empty() || self.is_observed(py)? {
+        let Some(begun) = self.begin(tensor, timeout_s)? else {
             return Ok(false);
+        };
+        // SAFETY: the caller holds the tensor until the call is complete, and must not use its
+        // memory meanwhile.
+        match unsafe { self.communicator.get().carry_out(py, &begun.request) } {
+            Ok(_) => {
+                self.ring.get().complete(begun.id);
+                Ok(true)
+            }
+            Err(error) => self.fail(py, &begun, error),
+        }
+    }
+
+    /// Starts to sum `tensor` in place; returns the handle, or `None` if the call is left to
+    /// Python.
+    pub fn start(&self, tensor: &Bound<'_, PyAny>, timeout_s: f64) -> PyResult<Option<Py<PyAny>>> {
+        let py = tensor.py();
+        if call(py, &self.torch.is_noticed)?.is_truthy()? {
+            return Ok(None);
+        }
+        let Some(begun) = self.begin(tensor, timeout_s)? else {
+            return Ok(None);
+        };
+        let work = Bound::new(py, Work::new(None, Promised::nothing()))?;
+        let held = (tensor.clone().unbind(), None);
+        // SAFETY: the tensor is held until the call is complete. The caller must not use its memory
+        // meanwhile.
+        let started = unsafe {
+            let communicator = self.communicator.get();
+            communicator.launch(begun.request.clone(), held, work.get())
+        };
+        if let Err(error) = started {
+            return self.fail(py, &begun, error);
+        }
+        let has_succeeded = work.get().has_succeeded();
+        if has_succeeded {
+            self.ring.get().complete(begun.id);
+        }
+        let parts = (!has_succeeded).then(|| self.record(py, &begun).into_parts());
+        static HANDLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let handle = HANDLE.import(py, "ringfold.torch.work", "started_sum")?;
+        let handle = handle.call1((work, tensor, &self.communicator, parts))?;
+        Ok(Some(handle.unbind()))
+    }
+
+    /// Puts the record of a sum of `tensor` into the ring, and returns the call; `None` if the call
+    /// is left to Python.
+    fn begin<'a>(
+        &self,
+        tensor: &'a Bound<'_, PyAny>,
+        timeout_s: f64,
+    ) -> PyResult<Option<Begun<'a>>> {
+        let py = tensor.py();
+        if self.is_off() || !self.unsettled.bind(py).is_empty() || self.is_observed(py)? {
+            return Ok(None);
         }
         let Some(memory) = usual(tensor).filter(|memory| memory.kind == Kind::Torch) else {
-            return Ok(false);
+            return Ok(None);
         };
         let region = memory.region();
         if region.bytes() >= self.bytes_max {
-            return Ok(false);
+            return Ok(None);
         }
         let counts = Counts::Even(memory.count() as u64);
         let mut request =
             ringfold::Request::new(Collective::AllReduce, memory.dtype, counts, region, region);
         request.options.timeout = seconds(Some(timeout_s))?;
-        let ring = self.ring.get();
-        let id = ring.next_id();
-        let number = self.collectives.get().next();
-        let created_ns = now_ns();
-        let sum = || Sum {
-            trace: self.trace.clone_ref(py),
-            id,
-            number,
-            dtype: memory.dtype,
-            shape: memory.shape.to_vec(),
+        let begun = Begun {
+            request,
+            memory,
+            id: self.ring.get().next_id(),
+            number: self.collectives.get().next(),
             timeout_s,
-            created_ns,
-            completed_ns: 0,
+            created_ns: now_ns(),
         };
-        ring.begin(sum());
-        // SAFETY: the caller holds the tensor until the call is complete, and must not use its
-        // memory meanwhile.
-        match unsafe { self.communicator.get().carry_out(py, &request) } {
-            Ok(_) => {
-                ring.complete(id);
-                Ok(true)
-            }
-            Err(error) => {
-                let issue = py.import(intern!(py, "ringfold.torch.issue"))?;
-                let ended = (sum().into_parts(), error.value(py));
-                issue.call_method1(intern!(py, "end_sum"), ended)?;
-                Err(error)
-            }
+        self.ring.get().begin(self.record(py, &begun));
+        Ok(Some(begun))
+    }
+
+    fn record(&self, py: Python<'_>, begun: &Begun<'_>) -> Sum {
+        Sum {
+            trace: self.trace.clone_ref(py),
+            id: begun.id,
+            number: begun.number,
+            dtype: begun.memory.dtype,
+            shape: begun.memory.shape.to_vec(),
+            timeout_s: begun.timeout_s,
+            created_ns: begun.created_ns,
+            completed_ns: 0,
         }
+    }
+
+    /// Records the error of a sum, and returns the error.
+    fn fail<T>(&self, py: Python<'_>, begun: &Begun<'_>, error: PyErr) -> PyResult<T> {
+        let issue = py.import(intern!(py, "ringfold.torch.issue"))?;
+        let ended = (self.record(py, begun).into_parts(), error.value(py));
+        issue.call_method1(intern!(py, "end_sum"), ended)?;
+        Err(error)
     }
 
     /// Returns whether a mode, a transform or the profiler observes the calls of this thread.

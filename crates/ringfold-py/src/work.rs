@@ -142,6 +142,15 @@ pub struct Promised {
 }
 
 impl Promised {
+    /// Returns the result of a call that has none.
+    pub fn nothing() -> Promised {
+        Promised {
+            array: None,
+            like: None,
+            has_source: false,
+        }
+    }
+
     /// Returns the result of the call, which has succeeded.
     pub fn result<'py>(
         &self,
@@ -193,6 +202,12 @@ impl Work {
     pub fn start(&self, call: Arc<Call>) {
         // A handle is in one list of calls, which is started once.
         let _ = self.call.set(call);
+    }
+
+    /// Returns whether the call has completed successfully.
+    pub fn has_succeeded(&self) -> bool {
+        let call = self.call.get();
+        call.is_some_and(|call| call.work.is_done() && call.work.wait().is_ok())
     }
 
     /// Returns the call; an error before its start and in a forked child.

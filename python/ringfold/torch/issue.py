@@ -279,6 +279,7 @@ def total(side: Side | None) -> Sequence[int] | None:
 _TORCH = {
     "count_modes": _len_torch_dispatch_stack,
     "is_profiled": _is_profiled,
+    "is_noticed": _is_noticed,
     "transform_level": _transform_level,
     "options": AllreduceOptions,
     "sum": SUM,
@@ -308,7 +309,7 @@ class Issuer:
             communicator, trace, trace.recorder.ring, trace.counter, self._done, self._unsettled,
             _TORCH, BUCKET_BYTES_MIN,
         )  # fmt: skip
-        """The shorter path for sums of one small tensor whose caller waits."""
+        """The shorter path for sums of one small tensor."""
         self.shortest.is_off = trace.has_frames
 
     def issue(self, call: Call) -> dist.Work:

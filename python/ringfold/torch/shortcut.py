@@ -3,8 +3,8 @@
 torch's function is a wrapper that logs errors, around the function that it calls. The wrapper stays
 as it is, because programs have imported it and torch's compiler knows it. `install` exchanges the
 function inside: `_native.AllReduceShortcut` makes the most frequent calls (a sum of one tensor of
-the host, in a group of ringfold, whose caller waits and which nothing observes) and passes on all
-others, with all their arguments.
+the host, in a group of ringfold, which nothing observes) and passes on all others, with all their
+arguments.
 """
 
 import inspect

@@ -23,7 +23,7 @@ from torch.futures import Future
 from ringfold import _native
 from ringfold.errors import RingfoldError, UnsupportedError
 from ringfold.torch.flight_dump import failed
-from ringfold.torch.flight_recorder import Record
+from ringfold.torch.flight_recorder import Record, SumParts
 
 NO_LIMIT = timedelta(0)
 """torch's value for a `wait` without timeout."""
@@ -190,6 +190,20 @@ class RingfoldWork(dist.Work):
                         self._finish = partial(_raise, kept)
                         raise
                 self._finish = None
+
+
+def started_sum(
+    work: _native.Work,
+    tensor: torch.Tensor,
+    communicator: _native.Communicator,
+    parts: SumParts | None,
+) -> RingfoldWork:
+    """The handle of a sum that a `ShortestSum` has started; `parts` unless it has succeeded."""
+    record = None if parts is None else Record.of_sum(*parts)
+    if record is not None:
+        record.works = [work]
+        record.trace.recorder.ring.replace(record.id, record)
+    return RingfoldWork([work], [tensor], None, record, None, communicator)
 
 
 def _raise(error: BaseException) -> None:

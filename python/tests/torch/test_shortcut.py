@@ -2,6 +2,9 @@
 calls of another form go the long way.
 """
 
+import pickle
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -11,8 +14,10 @@ import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 
 import ringfold
+import ringfold.torch
 from ringfold._native import AllReduceShortcut
 from ringfold.torch.backend import RingfoldProcessGroup
+from ringfold.torch.work import WaitTimeoutError
 
 
 def inner() -> Any:
@@ -103,6 +108,51 @@ def observe_functions_and_methods() -> None:
 
 def test_modes_and_replaced_methods_see_the_call(ranks: Any) -> None:
     ranks(observe_functions_and_methods, 2, "ringfold").results()
+
+
+def start_sums(folder: str) -> Any:
+    """Start sums before and after the other rank; each form returns the handle of its sum."""
+    group, rank = dist.group.WORLD, dist.get_rank()
+    options = dist.AllreduceOptions()
+    options.asyncOp = True
+    forms: list[Any] = [
+        lambda x: dist.all_reduce(x, async_op=True),
+        lambda x: dist.all_reduce(x, dist.ReduceOp.SUM, group, True),
+        lambda x: group.allreduce([x], options),
+        lambda x: dist.all_reduce(x, dist.ReduceOp.MAX, async_op=True),
+        lambda x: dist.all_reduce(x.t(), async_op=True),
+    ]
+    found, token = [], torch.zeros(1)
+    for form in forms:
+        x = torch.tensor([[1.0, 2.0], [3.0, 4.0]]) * (rank + 1)
+        if rank == 1:
+            dist.recv(token, 0)
+        work = form(x)
+        if rank == 0:
+            assert not work.is_completed() and work.exception() is None
+            with pytest.raises(WaitTimeoutError, match="not done after 0.01 s; it continues"):
+                work.wait(timedelta(milliseconds=10))
+            dist.send(token, 1)
+        assert work.wait() and work.is_completed() and work.is_success()
+        future = work.get_future()
+        assert future.wait()[0].tolist() == work.result()[0].tolist()
+        assert work.wait() and work.exception() is None
+        found.append(x.flatten().tolist())
+    # Handles are dropped; each call is in the record nevertheless, and is known to be complete.
+    for _ in range(20):
+        dist.all_reduce(x, dist.ReduceOp.MAX, async_op=True)
+        dist.all_reduce(torch.ones(2), async_op=True)
+    dist.barrier()
+    dump = pickle.loads(Path(ringfold.torch.dump_flight_record(folder + "/fr_")).read_bytes())
+    return found, len(dump["entries"]), {entry["state"] for entry in dump["entries"]}
+
+
+def test_started_sums_have_the_handles_of_other_calls(ranks: Any, tmp_path: Path) -> None:
+    three = [3.0, 6.0, 9.0, 12.0]
+    sums = [three] * 3 + [[2.0, 4.0, 6.0, 8.0], three]
+    # A message before each sum, and a barrier at the end.
+    expected = (sums, 5 + 5 + 40 + 1, {"completed"})
+    assert ranks(start_sums, 2, "ringfold", folder=str(tmp_path)).results() == [expected] * 2
 
 
 def fail_in_the_shortcut() -> str:
