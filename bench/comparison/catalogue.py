@@ -1,5 +1,6 @@
 """The peers by name."""
 
+import subprocess
 from pathlib import Path
 
 from comparison.frameworks import OPERATORS, Mlx, Operator, gloo
@@ -30,7 +31,10 @@ def peer(name: str, venvs: Path) -> Library:
 
 def absence(name: str, venvs: Path) -> str:
     """Return why there is no such peer to measure; empty if there is one."""
-    if name != "ucc" or ucc_version(venvs):
-        return ""
+    try:
+        if name != "ucc" or ucc_version(venvs):
+            return ""
+    except subprocess.CalledProcessError as error:
+        return f"its environment cannot be made: {error}"
     prefix = environment(venvs, name)
     return f"there is no UCC in {prefix}; build it with the UCX there, and install it there"

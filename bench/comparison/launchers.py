@@ -191,9 +191,9 @@ def launches_between_hosts(venv: Path, job: Job) -> dict[str, Launch]:
             impi,
             variables={
                 **impi.variables,
-                **LIBRARY_YIELD,
                 "UCX_TLS": "tcp,self",
                 "UCX_NET_DEVICES": lab.DEVICE,
             },
+            crowd_variables=LIBRARY_YIELD,
         ),
     }
