@@ -221,7 +221,7 @@ impl Calls {
             // SAFETY: both arrays are held until the call is complete. The Python caller must not
             // use their memory meanwhile, as with every library that works on arrays without the
             // GIL.
-            unsafe { native.launch(request, held, &work) }?;
+            unsafe { native.launch(py, request, held, &work) }?;
             return Ok(Some(Bound::new(py, work)?.into_any()));
         }
         // SAFETY: as above.

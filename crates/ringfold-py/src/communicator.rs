@@ -96,12 +96,25 @@ impl Communicator {
     ///
     /// # Safety
     /// The call's memory is valid as long as `held`, and not used otherwise until the call is done.
-    pub unsafe fn launch(&self, call: ringfold::Request, held: Held, work: &Work) -> PyResult<()> {
+    pub unsafe fn launch(
+        &self,
+        py: Python<'_>,
+        call: ringfold::Request,
+        held: Held,
+        work: &Work,
+    ) -> PyResult<()> {
         self.core.check()?;
         self.outstanding.release_done();
-        // Most small calls end here. To release the GIL takes as long as such a call.
-        // SAFETY: the caller's promise; the `Call` holds the memory until the work is done.
-        let started = unsafe { self.core.start(call) }.map_err(exception)?;
+        let core = &**self.core;
+        let started = match call.collective.is_message() {
+            // A message that meets a broken connection waits for the verdict on its peer.
+            // SAFETY: the caller's promise; the `Call` holds the memory until the work is done.
+            true => py.detach(|| unsafe { core.start(call) }),
+            // Most small calls end here. To release the GIL takes as long as such a call.
+            // SAFETY: as above.
+            false => unsafe { core.start(call) },
+        };
+        let started = started.map_err(exception)?;
         work.start(self.outstanding.keep(started, held));
         Ok(())
     }
@@ -289,7 +302,7 @@ impl Communicator {
         };
         let (call, held) = (request.get().core(), request.clone().into_any().unbind());
         // SAFETY: as in `run`.
-        unsafe { self.launch(call.clone(), (held, None), work.get()) }?;
+        unsafe { self.launch(request.py(), call.clone(), (held, None), work.get()) }?;
         Ok(work)
     }
 

@@ -196,7 +196,7 @@ impl ShortestSum {
         // meanwhile.
         let started = unsafe {
             let communicator = self.communicator.get();
-            communicator.launch(begun.request.clone(), held, work.get())
+            communicator.launch(py, begun.request.clone(), held, work.get())
         };
         if let Err(error) = started {
             return self.fail(py, &begun, error);

@@ -130,7 +130,7 @@ impl EngineDriver {
         until: &Until<'_>,
         pace: &mut Pace,
     ) -> Result<StopReason> {
-        let mut now = Time(0);
+        let (mut now, mut attempts) = (Time(0), 0);
         if !pace.is_brief {
             self.note(state);
         }
@@ -138,7 +138,8 @@ impl EngineDriver {
             let attempted = if pace.is_brief {
                 state.engine.advance_tiny()
             } else {
-                if self.attend(state)? {
+                attempts += 1;
+                if pace.is_prompt && self.is_enough(attempts) || self.attend(state)? {
                     return Ok(StopReason::Asked);
                 }
                 if state.engine.needs_clock() {
@@ -184,6 +185,13 @@ impl EngineDriver {
                 return Ok(StopReason::Asked);
             }
         }
+    }
+
+    /// Whether a thread that is to return promptly leaves the engine to others: after some attempts,
+    /// or if another thread has a job, which may be long.
+    fn is_enough(&self, attempts: u32) -> bool {
+        // Pairs with the stores in `announce` and `visit`.
+        attempts > PROMPT_ATTEMPTS || self.attention.load(Ordering::Acquire) != 0
     }
 
     /// Serves the requests of other threads; returns whether a thread wants the engine.
