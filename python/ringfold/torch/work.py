@@ -87,7 +87,9 @@ class RingfoldWork(dist.Work):
             if self._finish is not None:
                 self._settle()
         except Exception as error:
-            if type(error) is TimeoutError:
+            # A signal handler may raise a `TimeoutError`, too, which ends the calls.
+            is_late = type(error) is TimeoutError and limit_s is not None
+            if is_late and not all(call.done() for call in self.calls):
                 raise WaitTimeoutError(*error.args) from None
             self._note(error)
             raise

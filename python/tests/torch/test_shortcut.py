@@ -3,6 +3,7 @@ calls of another form go the long way.
 """
 
 import pickle
+import signal
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,33 @@ def test_started_sums_have_the_handles_of_other_calls(ranks: Any, tmp_path: Path
     # A message before each sum, and a barrier at the end.
     expected = (sums, 5 + 5 + 40 + 1, {"completed"})
     assert ranks(start_sums, 2, "ringfold", folder=str(tmp_path)).results() == [expected] * 2
+
+
+def interrupt_a_wait() -> str:
+    """An alarm of this program ends a wait for a sum that the other rank does not make."""
+    if dist.get_rank() == 1:
+        with pytest.raises(ringfold.AbortedError) as aborted:
+            dist.recv(torch.zeros(1), 0)
+        return type(aborted.value).__name__
+
+    def ring(*_: object) -> None:
+        raise TimeoutError("alarm")
+
+    work = dist.all_reduce(torch.ones(2), async_op=True)
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        work.wait(timedelta(seconds=60))
+    except TimeoutError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return "no error"
+
+
+def test_a_handlers_timeout_is_not_that_of_the_wait(ranks: Any) -> None:
+    found = ranks(interrupt_a_wait, 2, "ringfold").results()
+    assert found == ["TimeoutError: alarm", "AbortedError"]
 
 
 def fail_in_the_shortcut() -> str:
