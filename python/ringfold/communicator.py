@@ -130,8 +130,9 @@ class Communicator(_native.Calls, _exit.Open, ObjectCollectives):
         source = Buffer(x)
         target = arrays.output(x, source, source.shape, out) if self.rank == root else None
         return self._call(
-            "reduce", source.count, source, target, async_, timeout, algorithm, op=op, root=root
-        )
+            "reduce", source.count, source, target, async_, timeout, algorithm, op=op, root=root,
+            reproducible=reproducible,
+        )  # fmt: skip
 
     def all_gather(
         self,

@@ -83,6 +83,8 @@ def of_calls(comm: ringfold.Communicator) -> list[bytes]:
     in_full = [whole, pending.wait(), block, *([] if at_root is None else [at_root])]
     with pytest.raises(ringfold.UnsupportedError, match="no reproducible all_reduce"):
         comm.all_reduce(own, algorithm="ring", reproducible=True)
+    with pytest.raises(ringfold.UnsupportedError, match="no reproducible reduce "):
+        comm.reduce(own, algorithm="ring", reproducible=True)
     return [each.tobytes() for each in in_full]
 
 
