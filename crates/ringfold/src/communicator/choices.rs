@@ -295,7 +295,8 @@ mod tests {
             of(&base, 9, false),
             of(&base, 8, true),
             in_order(OrderDemand::Canonical),
-            in_order(OrderDemand::CanonicalRounded),
+            in_order(OrderDemand::CanonicalHalf),
+            in_order(OrderDemand::CanonicalQuarter),
             of(&request(Collective::Barrier, 1), 8, false),
             of(&request(Collective::AllReduce, 2), 8, false),
             of(

@@ -357,9 +357,13 @@ fn cut(job: &Job, plan: &ExecutionPlan) -> Result<(u64, u32)> {
         // Blocks of a call of one slice are close together in their slot.
         let unit = (BLOCK_ALIGN_BYTES / job.dtype.size_bytes()) as u64;
         let whole = longest.max(1).checked_next_multiple_of(unit);
-        job.way
-            .slice_elements(job.dtype)
-            .clamp(1, whole.unwrap_or(u64::MAX))
+        let elements = job.way.slice_elements(job.dtype);
+        // As many bytes of partial results in flight as in a call of their type.
+        let elements = match plan.schedule.spec.is_wide {
+            true => elements / wide::scale(job.dtype) as u64,
+            false => elements,
+        };
+        elements.clamp(1, whole.unwrap_or(u64::MAX))
     };
     let slices = u32::try_from(longest.div_ceil(slice_elements).max(1)).map_err(|_| {
         Error::Unsupported("a call of more than 2^32 slices; raise the slice size".into())

@@ -108,8 +108,8 @@ impl ReductionKernel {
     /// 8-bit floats are accumulated in `F32` and rounded once.
     pub fn fold(&self, into: Region, sources: &[Region]) {
         self.check(into, sources);
-        // SAFETY: `check` has verified equal lengths and no partial overlap; `at_level` has chosen
-        // a loop of this machine for elements of this size.
+        // SAFETY: `check` has verified equal numbers of elements and no partial overlap;
+        // `at_level` or `between` has chosen a loop of this machine for elements of these sizes.
         unsafe { (self.run)(into, sources, ()) }
     }
 

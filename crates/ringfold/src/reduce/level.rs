@@ -75,8 +75,9 @@ pub(super) trait LoopBody<Extra> {
     /// for its caller's level.
     ///
     /// # Safety
-    /// * All regions have the same length, a multiple of the size of the loop's elements.
-    /// * `into` is one of `sources` or overlaps none of them. There is at least one source.
+    /// * All regions have equally many elements, of the loop's type for sources and for `into`.
+    /// * `into` is one of `sources`, if both have the same type, or overlaps none of them. There is
+    ///   at least one source.
     /// * The machine has the instructions of the level that the body is compiled for.
     unsafe fn run(into: Region, sources: &[Region], extra: Extra);
 }

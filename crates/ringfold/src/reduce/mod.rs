@@ -3,8 +3,7 @@
 //! A [`ReductionKernel`] is one entry of the table operation × data type × CPU level. Its loops are
 //! generic bodies that are compiled once per level (`level`): `fold` reduces into one target,
 //! `spread` into several at once, `rows` to another type or with the conversions of `x86`. `ops`
-//! defines the
-//! operations on two elements, `tree` the order in which many are combined, and `store`
+//! defines the operations on two elements, `tree` the order in which many are combined, and `store`
 //! non-temporal stores; `digest` computes checksums of messages.
 //!
 //! Invariants: sources are combined in the order of `tree`. Nothing is reassociated or contracted

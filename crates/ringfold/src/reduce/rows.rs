@@ -99,7 +99,7 @@ where
 /// Joins the rows of all sources in the order of [`tree`], and stores the result of `finish`.
 ///
 /// # Safety
-/// As [`LoopBody::run`], with equal numbers of elements in all regions.
+/// As [`LoopBody::run`].
 #[inline(always)]
 unsafe fn fold_rows<J, R, T>(into: Region, sources: &[Region], finish: impl Fn(f32) -> f32)
 where

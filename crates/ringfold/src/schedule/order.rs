@@ -23,8 +23,8 @@ pub enum Order {
     /// The canonical tree; ranks combine partial results of other ranks, which are rounded to the
     /// type of the elements.
     Partials,
-    /// The canonical tree; ranks combine partial results of other ranks, which are not rounded
-    /// ([`Spec::is_wide`]).
+    /// The canonical tree; ranks combine partial results of other ranks, which are kept in `F32` if
+    /// they would be rounded otherwise ([`Spec::is_wide`]).
     WidePartials,
     /// The canonical tree; each result is combined at once, from the ranks' own values.
     Leaves,
@@ -84,7 +84,8 @@ pub struct RankLayout {
 impl Spec {
     /// Keeps partial results of `op` wide, if the method needs that for the canonical tree.
     pub fn widen(&mut self, op: Op, dtype: DType) {
-        self.is_wide = self.order() == Order::WidePartials && rounds(op, dtype);
+        self.is_wide =
+            self.is_reproducible && rounds(op, dtype) && self.order() == Order::WidePartials;
     }
 
     /// Returns the order of the method, for a collective that reduces.

@@ -27,10 +27,10 @@
 mod messages;
 mod shared;
 
+use super::Question;
 use super::constants::Constants;
 use super::corrections::Key;
 use super::terms::{CostTerms, Load, TermParameters};
-use super::{OrderDemand, Question};
 use crate::call::Way;
 use crate::schedule::Access;
 use crate::types::{Collective, Method};
@@ -79,8 +79,7 @@ impl PricedCall<'_> {
         };
         let mut terms = CostTerms::of(case).unwrap_or_default();
         if way.is_reproducible && way.method() == Method::Hierarchical && question.hosts > 1 {
-            let is_wide = question.order == OrderDemand::CanonicalRounded;
-            terms.exchange_in_order(question.collective, is_wide);
+            terms.exchange_in_order(question.collective, question.order.width());
         }
         PricedCall {
             question,

@@ -15,16 +15,28 @@ pub enum OrderDemand {
     Any,
     /// That of the canonical tree ([`Order`]).
     Canonical,
-    /// That of the canonical tree, for values whose partial results are rounded.
-    CanonicalRounded,
+    /// That of the canonical tree, for floats of 16 bits, whose partial results need `F32`.
+    CanonicalHalf,
+    /// The same for floats of 8 bits.
+    CanonicalQuarter,
 }
 
 impl OrderDemand {
     /// Returns the demand of a reproducible combination of elements.
     pub fn reproducible(op: Op, dtype: DType) -> OrderDemand {
-        match Order::Partials.is_canonical(op, dtype) {
-            true => OrderDemand::Canonical,
-            false => OrderDemand::CanonicalRounded,
+        match (Order::Partials.is_canonical(op, dtype), dtype.size_bytes()) {
+            (true, _) => OrderDemand::Canonical,
+            (false, 1) => OrderDemand::CanonicalQuarter,
+            (false, _) => OrderDemand::CanonicalHalf,
+        }
+    }
+
+    /// Returns the length of a partial result as a multiple of that of a value.
+    pub fn width(self) -> f64 {
+        match self {
+            OrderDemand::Any | OrderDemand::Canonical => 1.0,
+            OrderDemand::CanonicalHalf => 2.0,
+            OrderDemand::CanonicalQuarter => 4.0,
         }
     }
 
@@ -33,7 +45,7 @@ impl OrderDemand {
         match self {
             OrderDemand::Any => true,
             OrderDemand::Canonical => order != Order::Other,
-            OrderDemand::CanonicalRounded => {
+            OrderDemand::CanonicalHalf | OrderDemand::CanonicalQuarter => {
                 matches!(order, Order::WidePartials | Order::Leaves)
             }
         }

@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::schedule::action::{Action, AwaitedPeers, Combine, RankRange};
+use crate::schedule::action::{Action, AwaitedPeers, Buffer, Combine, RankRange, Span, Step};
 use crate::schedule::spec::Schedule;
 use crate::types::{Access, Assignment, Collective};
 
@@ -31,7 +31,7 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
             Action::RecvReduce { .. } | Action::Reduce { .. } | Action::Publish { .. }
         )
     {
-        return Some("a step on two types, of a kind that has one");
+        return Some("a `RecvReduce`, `Reduce` or `Publish` in a schedule with wide elements");
     }
     let n = schedule.spec.world_size;
     let is_strange = |members: RankRange| members.ranks().any(|rank| rank >= n);
@@ -76,6 +76,25 @@ pub(super) fn form(schedule: &Schedule, action: &Action) -> Option<&'static str>
         }
         _ => None,
     }
+}
+
+/// Whether the copies that each step combines have the type of the step's own value, if `Scratch`
+/// has a type of its own.
+pub(super) fn folds_one_type(steps: &[Step]) -> bool {
+    let is_wide = |span: Span| span.buffer == Buffer::Scratch;
+    let are_alike = |kept: Span, own: Span| {
+        steps.iter().all(|step| match step.action {
+            Action::RecvLeaf { like, into, .. } => {
+                let is_kept = kept.first <= into.first && into.first < kept.first + kept.len;
+                !is_kept || is_wide(like) == is_wide(own)
+            }
+            _ => true,
+        })
+    };
+    steps.iter().all(|step| match step.action {
+        Action::Fold { leaves, own, .. } => are_alike(leaves, own),
+        _ => true,
+    })
 }
 
 /// Returns the fault of an action on copies of chunks: copies of another length, or of none.

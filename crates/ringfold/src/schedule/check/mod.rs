@@ -143,6 +143,9 @@ fn check_form(schedule: &Schedule, first: &Schedule, rank: usize) -> Result<(), 
         return wrong("memory is exposed on several channels, or beside messages");
     }
     for (channel, steps) in schedule.channels.iter().enumerate() {
+        if schedule.spec.is_wide && !form::folds_one_type(steps) {
+            return wrong("copies of another type than the value that they are combined with");
+        }
         let mut round = 0;
         for (number, step) in steps.iter().enumerate() {
             let form = form::form(schedule, &step.action);

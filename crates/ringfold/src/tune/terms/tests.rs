@@ -2,7 +2,15 @@
 
 use super::*;
 use crate::schedule::check::{check, schedules};
-use crate::schedule::{Access, Action, Groups};
+use crate::schedule::{Access, Action, Buffer, Groups, Span};
+
+/// Returns the number of chunks of a message; a wide one counts twice.
+fn length(spec: &Spec, span: Span) -> u32 {
+    match (spec.is_wide, span.buffer) {
+        (true, Buffer::Scratch) => 2 * span.len,
+        _ => span.len,
+    }
+}
 
 /// Counts the loads in the schedules of all ranks: the sum over rounds of the largest load of a
 /// rank, and the load of all ranks together.
@@ -20,10 +28,10 @@ fn counted(spec: &Spec) -> [Load; 2] {
             let load = &mut loads[step.round as usize];
             let peers = spec.world_size - 1;
             let added = match step.action {
-                Action::Send { span, .. } => [1, 0, span.len, 0, 0, 0],
-                Action::Recv { span, .. } => [0, 1, 0, span.len, 0, 0],
+                Action::Send { span, .. } => [1, 0, length(spec, span), 0, 0, 0],
+                Action::Recv { span, .. } => [0, 1, 0, length(spec, span), 0, 0],
                 Action::RecvReduce { into, .. } => [0, 1, 0, into.len, 0, into.len],
-                Action::RecvLeaf { into, .. } => [0, 1, 0, into.len, 0, 0],
+                Action::RecvLeaf { like, .. } => [0, 1, 0, length(spec, like), 0, 0],
                 Action::Fold { leaves, .. } => [0, 0, 0, 0, 0, leaves.len],
                 Action::Reduce { into, .. } => [0, 0, 0, 0, 0, into.len],
                 Action::Publish { span, .. } => [0, 0, 0, 0, span.len, 0],
@@ -154,6 +162,31 @@ fn the_terms_of_two_levels_are_what_their_schedules_need() {
                 if let Some(terms) = CostTerms::of(&spec) {
                     assert_counted(&spec, &terms);
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_terms_of_columns_in_order_are_what_their_schedules_need() {
+    for (hosts, size) in [(2, 2), (2, 3), (3, 2), (4, 3), (8, 2), (3, 1), (5, 6)] {
+        for collective in [Collective::AllReduce, Collective::ReduceScatter] {
+            for (is_wide, width) in [(false, 1.0), (true, 2.0)] {
+                let world_size = hosts * size;
+                let spec = Spec {
+                    hosts: Groups::equal(world_size, hosts).unwrap(),
+                    is_reproducible: true,
+                    is_wide,
+                    ..Spec::new(
+                        collective,
+                        Method::Hierarchical,
+                        Access::Messages,
+                        world_size,
+                    )
+                };
+                let mut terms = CostTerms::of(&spec).unwrap();
+                terms.exchange_in_order(collective, width);
+                assert_counted(&spec, &terms);
             }
         }
     }

@@ -56,33 +56,23 @@ impl CostTerms {
     }
 }
 
-/// The length of a partial result in `F32` as a multiple of that of a float of 16 bits, which is
-/// more usual than one of 8.
-const WIDER: f64 = 2.0;
-
 impl CostTerms {
     /// Changes the exchange of columns between hosts to that of the canonical tree: each leader
-    /// sends directly to all others, and partial results may be wide.
-    pub(in crate::tune) fn exchange_in_order(&mut self, collective: Collective, is_wide: bool) {
+    /// sends directly to all others, and partial results are `width` times as long as values.
+    pub(in crate::tune) fn exchange_in_order(&mut self, collective: Collective, width: f64) {
         let (hops, longer) = match collective {
             // The partial results, then the results.
-            AllReduce => (2.0, (WIDER + 1.0) / 2.0),
-            ReduceScatter => (1.0, WIDER),
+            AllReduce => (2.0, (width + 1.0) / 2.0),
+            ReduceScatter => (1.0, width),
             _ => return,
         };
-        let Some(Within {
-            hops: local,
-            busiest,
-            all,
-        }) = self.within
-        else {
-            return;
-        };
-        self.hops = local + hops;
-        if is_wide {
-            for (load, local) in [(&mut self.busiest, busiest), (&mut self.all, all)] {
-                load.bytes += (longer - 1.0) * (load.bytes - local.bytes);
-            }
+        let Some(within) = self.within else { return };
+        self.hops = within.hops + hops;
+        for (load, local) in [
+            (&mut self.busiest, within.busiest),
+            (&mut self.all, within.all),
+        ] {
+            load.bytes += (longer - 1.0) * (load.bytes - local.bytes);
         }
     }
 }

@@ -305,7 +305,7 @@ fn two_values_that_change_places_in_the_tree_are_seen() {
     assert!(seen > 200, "{seen}");
 }
 
-/// A result that is taken for a wide one, or a partial one for a result.
+/// Each written span moves between `Scratch`, which is wide, and `Output`.
 #[test]
 fn elements_of_another_type_are_seen() {
     let hosts = Groups::new(&[0, 0, 1, 1, 2]);
