@@ -114,8 +114,7 @@ impl Communicator {
             // SAFETY: as above.
             false => unsafe { core.start(call) },
         };
-        let started = started.map_err(exception)?;
-        work.start(self.outstanding.keep(started, held));
+        work.start(self.outstanding.keep(started.map_err(exception)?, held));
         Ok(())
     }
 }

@@ -73,7 +73,7 @@ impl EngineDriver {
     #[inline]
     pub fn run_tiny(&self, job: &Job, on_wait: OnWait<'_>) -> Result<bool> {
         let mut pace = Pace::brief();
-        match self.begin_tiny(job, &mut pace)? {
+        match self.begin_tiny::<false>(job, &mut pace)? {
             None => Ok(false),
             Some(DriveOutcome::Done(_)) => Ok(true),
             Some(DriveOutcome::UnderWay(completion)) => {
@@ -86,7 +86,7 @@ impl EngineDriver {
     /// a job.
     #[inline]
     pub fn begin_promptly(&self, job: &Job) -> Result<Option<DriveOutcome>> {
-        self.begin_tiny(job, &mut Pace::prompt())
+        self.begin_tiny::<true>(job, &mut Pace::prompt())
     }
 
     /// Drives `job` as far as this thread may without releasing the engine. If another thread
@@ -110,8 +110,15 @@ impl EngineDriver {
     }
 
     /// Begins and drives a tiny call like `begin`; `None` if the call cannot begin at once.
+    ///
+    /// Calls that wait have code of their own, which the compiler moves to its one place: a call of
+    /// code that is shared takes a twentieth longer.
     #[inline(always)]
-    fn begin_tiny(&self, job: &Job, pace: &mut Pace) -> Result<Option<DriveOutcome>> {
+    fn begin_tiny<const IS_PROMPT: bool>(
+        &self,
+        job: &Job,
+        pace: &mut Pace,
+    ) -> Result<Option<DriveOutcome>> {
         let Some(mut state) = self.try_state() else {
             return Ok(None);
         };
@@ -125,10 +132,18 @@ impl EngineDriver {
                 self.drive_own(state, id, pace).map(Some)
             }
             Ok(None) => Ok(None),
-            // An earlier call did not match; the error is that of all ranks.
-            Err(error) if error.is_fatal() => Err(self.fail(state, error)),
-            Err(refusal) => Err(refusal),
+            Err(error) => Err(self.fail_to_begin(state, error)),
         })
+    }
+
+    /// Returns the error of a call that has not begun. If an earlier call did not match, that is
+    /// the error of all ranks.
+    #[cold]
+    fn fail_to_begin(&self, state: &mut DriverState, error: Error) -> Error {
+        match error.is_fatal() {
+            true => self.fail(state, error),
+            false => error,
+        }
     }
 
     /// Begins a message, and makes the progress that needs no wait; `None` if the message cannot

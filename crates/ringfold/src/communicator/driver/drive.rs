@@ -187,8 +187,8 @@ impl EngineDriver {
         }
     }
 
-    /// Whether a thread that is to return promptly leaves the engine to others: after some attempts,
-    /// or if another thread has a job, which may be long.
+    /// Whether a thread that is to return promptly leaves the engine to others: after some
+    /// attempts, or if another thread has a job, which may be long.
     fn is_enough(&self, attempts: u32) -> bool {
         // Pairs with the stores in `announce` and `visit`.
         attempts > PROMPT_ATTEMPTS || self.attention.load(Ordering::Acquire) != 0

@@ -43,7 +43,7 @@ impl EngineDriver {
     pub fn start_here(self: &Arc<EngineDriver>, job: &Job) -> Result<Option<Arc<Completion>>> {
         self.employ(&mut lock(&self.inbox))?;
         let begun = match job.is_tiny() {
-            true => self.begin_tiny(job, &mut Pace::prompt()),
+            true => self.begin_tiny::<true>(job, &mut Pace::prompt()),
             false => self.begin_message(job),
         };
         let begun = match begun {
