@@ -276,23 +276,39 @@ fn make(world: &mut EngineWorld, case: &Case, values: &Values) {
         .for_each(|number| world.unregister(number));
 }
 
+/// Checks ranks of one host, in published and in registered memory.
+fn check_in_shared_memory(ranks: usize, counts: &[usize]) -> usize {
+    let (staged, registered) = (
+        EngineWorld::new(shm(ranks), SEED),
+        EngineWorld::new(shm(ranks), SEED),
+    );
+    let is_staged = |access| access == Access::Staged;
+    let published = check(staged, &Groups::ONE, counts, is_staged);
+    published.min(check(registered.registered(), &Groups::ONE, counts, |_| {
+        true
+    }))
+}
+
+/// Checks messages between ranks on these hosts, within a host through rings.
+fn check_on_hosts(of_ranks: &[usize], counts: &[usize]) -> usize {
+    let hosts = Groups::new(of_ranks);
+    let world = EngineWorld::new(routes::tests::ranks_on(of_ranks), SEED).on_hosts(&hosts);
+    check(world, &hosts, counts, by_messages)
+}
+
+fn by_messages(access: Access) -> bool {
+    access == Access::Messages
+}
+
 #[test]
 fn results_in_shared_memory_are_the_canonical_tree() {
     for ranks in [1, 2, 3, 4, 5, 6, 7, 8, 11, 16] {
-        let staged = EngineWorld::new(shm(ranks), SEED);
-        assert!(
-            check(staged, &Groups::ONE, &COUNTS, |access| access
-                == Access::Staged)
-                > 100
-        );
-        let registered = EngineWorld::new(shm(ranks), SEED).registered();
-        assert!(check(registered, &Groups::ONE, &COUNTS, |_| true) > 100);
+        assert!(check_in_shared_memory(ranks, &COUNTS) > 100);
     }
 }
 
 #[test]
 fn results_by_messages_are_the_canonical_tree() {
-    let by_messages = |access| access == Access::Messages;
     for ranks in 1..=16usize {
         let sizes: &[usize] = match ranks {
             6 | 8 | 11 | 16 => &[1, 2, 4],
@@ -302,59 +318,31 @@ fn results_by_messages_are_the_canonical_tree() {
             let of_ranks: Vec<usize> = (0..ranks).map(|rank| rank / size).collect();
             let hosts = Groups::new(&of_ranks);
             let world = EngineWorld::new::<Local>(rendezvous(ranks), SEED).on_hosts(&hosts);
-            assert!(
-                check(world, &hosts, &COUNTS, by_messages) > 100,
-                "{ranks} ranks"
-            );
+            let made = check(world, &hosts, &COUNTS, by_messages);
+            assert!(made > 100, "{ranks} ranks");
         }
     }
     for ranks in [3, 4, 7] {
         let world = EngineWorld::new(tcp(ranks), SEED);
         assert!(check(world, &Groups::ONE, &COUNTS, by_messages) > 100);
     }
-    for of_ranks in [
-        [0, 0, 1, 1].as_slice(),
-        &[0, 0, 1, 1, 2, 2, 3],
-        &[0, 0, 0, 0, 1, 1],
-    ] {
-        let hosts = Groups::new(of_ranks);
-        let world = EngineWorld::new(routes::tests::ranks_on(of_ranks), SEED).on_hosts(&hosts);
-        assert!(check(world, &hosts, &COUNTS, by_messages) > 100);
-    }
+    assert!(check_on_hosts(&[0, 0, 1, 1], &COUNTS) > 100);
+    assert!(check_on_hosts(&[0, 0, 1, 1, 2, 2, 3], &COUNTS) > 100);
+    assert!(check_on_hosts(&[0, 0, 0, 0, 1, 1], &COUNTS) > 100);
 }
 
 #[test]
 #[ignore = "deep: takes minutes"]
 fn results_of_a_million_elements_are_the_canonical_tree() {
     const MILLION: [usize; 1] = [1_000_003];
-    let by_messages = |access| access == Access::Messages;
     for ranks in [2, 5, 8] {
-        let staged = EngineWorld::new(shm(ranks), SEED);
-        assert!(
-            check(staged, &Groups::ONE, &MILLION, |access| access
-                == Access::Staged)
-                > 30
-        );
-        let registered = EngineWorld::new(shm(ranks), SEED).registered();
-        assert!(check(registered, &Groups::ONE, &MILLION, |_| true) > 30);
+        assert!(check_in_shared_memory(ranks, &MILLION) > 30);
     }
-    assert!(
-        check(
-            EngineWorld::new(tcp(4), SEED),
-            &Groups::ONE,
-            &MILLION,
-            by_messages
-        ) > 30
-    );
-    for of_ranks in [
-        [0, 0, 1, 1].as_slice(),
-        &[0, 0, 1, 1, 2],
-        &[0, 0, 0, 0, 1, 1, 1, 1],
-    ] {
-        let hosts = Groups::new(of_ranks);
-        let world = EngineWorld::new(routes::tests::ranks_on(of_ranks), SEED).on_hosts(&hosts);
-        assert!(check(world, &hosts, &MILLION, by_messages) > 30);
-    }
+    let world = EngineWorld::new(tcp(4), SEED);
+    assert!(check(world, &Groups::ONE, &MILLION, by_messages) > 30);
+    assert!(check_on_hosts(&[0, 0, 1, 1], &MILLION) > 30);
+    assert!(check_on_hosts(&[0, 0, 1, 1, 2], &MILLION) > 30);
+    assert!(check_on_hosts(&[0, 0, 0, 0, 1, 1, 1, 1], &MILLION) > 30);
 }
 
 #[test]

@@ -164,11 +164,7 @@ impl Engine {
             output_place: None,
             scratch: Region::EMPTY,
             scratch_parts: Parts::default(),
-            scratch_scale: if schedule.spec.is_wide {
-                wide::scale(job.dtype)
-            } else {
-                1
-            },
+            scratch_scale: wide::scale(&schedule.spec, job.dtype),
             leaf_memory: Region::EMPTY,
             leaves: if uses_scratch { schedule.leaves } else { 0 },
             leaf_bytes: 0,
@@ -357,12 +353,9 @@ fn cut(job: &Job, plan: &ExecutionPlan) -> Result<(u64, u32)> {
         // Blocks of a call of one slice are close together in their slot.
         let unit = (BLOCK_ALIGN_BYTES / job.dtype.size_bytes()) as u64;
         let whole = longest.max(1).checked_next_multiple_of(unit);
-        let elements = job.way.slice_elements(job.dtype);
         // As many bytes of partial results in flight as in a call of their type.
-        let elements = match plan.schedule.spec.is_wide {
-            true => elements / wide::scale(job.dtype) as u64,
-            false => elements,
-        };
+        let scale = wide::scale(&plan.schedule.spec, job.dtype) as u64;
+        let elements = job.way.slice_elements(job.dtype) / scale;
         elements.clamp(1, whole.unwrap_or(u64::MAX))
     };
     let slices = u32::try_from(longest.div_ceil(slice_elements).max(1)).map_err(|_| {

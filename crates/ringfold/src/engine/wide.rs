@@ -5,9 +5,7 @@
 use super::plan::ExecutionPlan;
 use crate::error::Result;
 use crate::reduce::{Level, ReductionKernel};
-#[cfg(doc)]
-use crate::schedule::Spec;
-use crate::schedule::{Buffer, Span};
+use crate::schedule::{Buffer, Span, Spec};
 use crate::types::{DType, Op};
 
 /// The kernels of a call whose partial results are wide.
@@ -48,7 +46,10 @@ impl WideKernels {
     }
 }
 
-/// Returns the length of a wide element as a multiple of a short one's.
-pub fn scale(short: DType) -> usize {
-    DType::F32.size_bytes() / short.size_bytes()
+/// Returns the length of an element of scratch memory as a multiple of that of the call's elements.
+pub fn scale(spec: &Spec, dtype: DType) -> usize {
+    match spec.is_wide {
+        true => DType::F32.size_bytes() / dtype.size_bytes(),
+        false => 1,
+    }
 }
