@@ -7,8 +7,8 @@ use crate::region::Region;
 /// A part of another process's memory, and where the bytes go here.
 pub type RemotePart = (u64, Region);
 
-/// Copies `parts` from the memory of process `pid`, one after the other. Returns the number of
-/// bytes copied: those before the first page that cannot be read.
+/// Copies `parts` from the memory of process `pid`, one after the other, up to the first page that
+/// cannot be read. Returns the number of bytes copied.
 ///
 /// The kernel copies, and checks the addresses and the permission: that of tracing a process, which
 /// security modules and sandboxes restrict.
