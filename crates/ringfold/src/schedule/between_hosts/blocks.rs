@@ -8,106 +8,32 @@ use crate::schedule::action::Span;
 use crate::schedule::build::{Builder, input, output, scratch};
 use crate::schedule::spec::{Schedule, Spec};
 
-/// Combines each block within the host at its column's leader, then from counterpart to counterpart
-/// up to the host of the block's rank, where the column's leader sends it to that rank.
+/// Combines each block within the host at its column's leader, and between the hosts at the column's
+/// leader on the host of the block's rank, which sends the block to that rank.
 pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
     let place = TwoLevelPosition::new(spec);
-    if spec.is_reproducible {
-        return reduce_scatter_in_order(spec, &place);
-    }
-    let (hosts, first) = (place.host_count(), place.local_rounds());
+    let (others, first) = (place.host_count() - 1, place.local_rounds());
     let own_rank = spec.rank;
-    let last_of_ring = first + hosts - 1;
     let mut build = Builder::blocks(spec, spec.world_size, 1);
-    // The destination of a combined block.
-    let into = |block: u32, is_last: bool| match block == own_rank && is_last {
-        true => output(0, 1),
-        false => scratch(block, 1),
-    };
     let input_of = |column| place.blocks(column).map(|block| input(block, 1));
     reduce_columns(&mut build, &place, input_of, |chunk, left| {
-        into(chunk.first, hosts == 1 && left == 0)
+        destination(spec, chunk.first, others == 0 && left == 0)
     });
-    let known = match place.members().len() {
-        1 => input,
-        _ => scratch,
+    let rounds = match spec.is_reproducible {
+        true => others.min(1),
+        false => others,
     };
-    if let Some(own) = place.column() {
-        let (previous, next) = (place.counterpart(own, hosts - 1), place.counterpart(own, 1));
-        let mut sent_from: fn(u32, u32) -> Span = known;
-        for round in 0..hosts - 1 {
-            build.round(first + round);
-            for block in place.belong(place.host_before(round + 2), own) {
-                let is_last = round == hosts - 2;
-                build.recv_reduce(previous, known(block, 1), into(block, is_last));
-            }
-            for block in place.belong(place.host_before(round + 1), own) {
-                build.send(next, sent_from(block, 1));
-            }
-            sent_from = scratch;
+    if let Some(own) = place.column().filter(|_| others > 0) {
+        match spec.is_reproducible {
+            true => exchange_in_order(&mut build, spec, &place, own),
+            false => pass_around(&mut build, spec, &place, own),
         }
     }
-    build.round(last_of_ring);
+    build.round(first + rounds);
     match place.column() {
         Some(own) => {
-            for block in place
-                .belong(place.host, own)
-                .filter(|block| *block != own_rank)
-            {
-                build.send(block, scratch(block, 1));
-            }
-        }
-        None => build.recv(place.leader(), output(0, 1)),
-    }
-    build.finish(last_of_ring + 1)
-}
-
-/// Combines each block within the host at its column's leader, and from all hosts at the column's
-/// leader on the host of the block's rank, in the order of the canonical tree.
-fn reduce_scatter_in_order(spec: &Spec, place: &TwoLevelPosition) -> Schedule {
-    let (own_rank, first) = (spec.rank, place.local_rounds());
-    let is_single = place.host_count() == 1;
-    let mut build = Builder::blocks(spec, spec.world_size, 1);
-    // The destination of a combined block.
-    let into = |block: u32, is_last: bool| match block == own_rank && is_last {
-        true => output(0, 1),
-        false => scratch(block, 1),
-    };
-    let input_of = |column| place.blocks(column).map(|block| input(block, 1));
-    reduce_columns(&mut build, place, input_of, |chunk, left| {
-        into(chunk.first, is_single && left == 0)
-    });
-    build.round(first);
-    if let Some(own) = place.column().filter(|_| !is_single) {
-        let is_alone = place.members().len() == 1;
-        if is_alone && spec.is_wide {
-            let blocks = place.blocks(own);
-            blocks.for_each(|block| build.copy(input(block, 1), scratch(block, 1)));
-        }
-        let known = if is_alone && !spec.is_wide {
-            input
-        } else {
-            scratch
-        };
-        let mut peers = place.counterparts(own);
-        peers.retain(|peer| *peer != own_rank);
-        peers.sort_unstable();
-        let of_host = place.belong(place.host, own);
-        let chunks: Vec<_> = of_host.map(|block| known(block, 1)).collect();
-        let send = |build: &mut Builder| {
-            for by in 1..place.host_count() {
-                let blocks = place.belong(place.host_after(by), own);
-                blocks.for_each(|block| build.send(place.counterpart(own, by), known(block, 1)));
-            }
-        };
-        build.fold_among(&peers, &chunks, send, |chunk| into(chunk.first, true));
-    }
-    build.round(first + 1);
-    match place.column() {
-        Some(own) => {
-            let others = place
-                .belong(place.host, own)
-                .filter(|block| *block != own_rank);
+            let of_host = place.belong(place.host, own);
+            let others = of_host.filter(|block| *block != own_rank);
             others.for_each(|block| build.send(block, scratch(block, 1)));
         }
         None if spec.is_wide => {
@@ -116,7 +42,65 @@ fn reduce_scatter_in_order(spec: &Spec, place: &TwoLevelPosition) -> Schedule {
         }
         None => build.recv(place.leader(), output(0, 1)),
     }
-    build.finish(first + 2)
+    build.finish(first + rounds + 1)
+}
+
+/// Returns the destination of a combined block.
+fn destination(spec: &Spec, block: u32, is_last: bool) -> Span {
+    match block == spec.rank && is_last {
+        true => output(0, 1),
+        false => scratch(block, 1),
+    }
+}
+
+/// Combines the blocks of column `own` from counterpart to counterpart, around the hosts.
+fn pass_around(build: &mut Builder, spec: &Spec, place: &TwoLevelPosition, own: u32) {
+    let (hosts, first) = (place.host_count(), place.local_rounds());
+    let known = match place.members().len() {
+        1 => input,
+        _ => scratch,
+    };
+    let (previous, next) = (place.counterpart(own, hosts - 1), place.counterpart(own, 1));
+    let mut sent_from: fn(u32, u32) -> Span = known;
+    for round in 0..hosts - 1 {
+        build.round(first + round);
+        for block in place.belong(place.host_before(round + 2), own) {
+            let into = destination(spec, block, round == hosts - 2);
+            build.recv_reduce(previous, known(block, 1), into);
+        }
+        for block in place.belong(place.host_before(round + 1), own) {
+            build.send(next, sent_from(block, 1));
+        }
+        sent_from = scratch;
+    }
+}
+
+/// Combines the blocks of column `own` for this host from all counterparts at once, in the order of
+/// the canonical tree.
+fn exchange_in_order(build: &mut Builder, spec: &Spec, place: &TwoLevelPosition, own: u32) {
+    build.round(place.local_rounds());
+    let is_alone = place.members().len() == 1;
+    if is_alone && spec.is_wide {
+        let blocks = place.blocks(own);
+        blocks.for_each(|block| build.copy(input(block, 1), scratch(block, 1)));
+    }
+    let known = match is_alone && !spec.is_wide {
+        true => input,
+        false => scratch,
+    };
+    let mut peers = place.counterparts(own);
+    peers.retain(|peer| *peer != spec.rank);
+    peers.sort_unstable();
+    let of_host = place.belong(place.host, own);
+    let chunks: Vec<_> = of_host.map(|block| known(block, 1)).collect();
+    let send = |build: &mut Builder| {
+        for by in 1..place.host_count() {
+            let blocks = place.belong(place.host_after(by), own);
+            blocks.for_each(|block| build.send(place.counterpart(own, by), known(block, 1)));
+        }
+    };
+    let into = |chunk: Span| destination(spec, chunk.first, true);
+    build.fold_among(&peers, &chunks, send, into);
 }
 
 /// Exchanges blocks among the members of a host; counterparts pass their blocks around the hosts,
