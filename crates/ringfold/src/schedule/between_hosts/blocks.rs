@@ -8,8 +8,8 @@ use crate::schedule::action::Span;
 use crate::schedule::build::{Builder, input, output, scratch};
 use crate::schedule::spec::{Schedule, Spec};
 
-/// Combines each block within the host at its column's leader, and between the hosts at the column's
-/// leader on the host of the block's rank, which sends the block to that rank.
+/// Combines each block within the host at its column's leader, and between the hosts at the
+/// column's leader on the host of the block's rank, which sends the block to that rank.
 pub(in crate::schedule) fn reduce_scatter(spec: &Spec) -> Schedule {
     let place = TwoLevelPosition::new(spec);
     let (others, first) = (place.host_count() - 1, place.local_rounds());
