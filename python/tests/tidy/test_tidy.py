@@ -175,6 +175,12 @@ def lines_of_prose(name: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
+def test_a_name_of_a_test_file_is_given_once() -> None:
+    """`check.sh --deep` collects the tests of all folders in one run of pytest."""
+    names = [Path(path).name for path in tracked(".py") if "/test_" in path]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_lines_fit_beside_each_other() -> None:
     """Two versions of a file fit side by side on a screen; tables and URLs excepted."""
     wide = [
