@@ -25,7 +25,8 @@ class Lane(_exit.Open):
 
     Every rank opens the lane at the same position in its order of calls, with the same sizes; the
     lane then has an order of calls of its own. Any thread may call. A slot of staging memory has
-    `slot_bytes` bytes, and each of `depth` slices, a power of two, has two slots. `reducer` selects
+    `slot_bytes` bytes, and each of `depth` slices, a power of two, has two slots. A slice has at
+    most `slice_bytes` bytes; by default, the cost model decides. `reducer` selects
     the processors that combine the elements of all-reduces: `"host"` (the CPUs), `"device"`, or
     `"auto"`: for each size the faster of the two by the cost model, unless
     `RINGFOLD_DEVICE_REDUCER` is set. `direct` allows devices of one host to read the slots of all
@@ -45,6 +46,7 @@ class Lane(_exit.Open):
         device: int = 0,
         *,
         slot_bytes: int | None = None,
+        slice_bytes: int | None = None,
         depth: int | None = None,
         reducer: str = "auto",
         direct: bool = True,
@@ -54,6 +56,7 @@ class Lane(_exit.Open):
             communicator._native,
             device,
             slot_bytes=slot_bytes,
+            slice_bytes=slice_bytes,
             depth=depth,
             reducer=reducer,
             direct=direct,

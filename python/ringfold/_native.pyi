@@ -322,6 +322,7 @@ class Lane:
         ordinal: int,
         *,
         slot_bytes: int | None = None,
+        slice_bytes: int | None = None,
         depth: int | None = None,
         reducer: str = "auto",
         direct: bool = True,

@@ -100,8 +100,8 @@ impl Lane {
     /// `ordinal`; every rank calls this method.
     #[staticmethod]
     #[pyo3(signature = (
-        communicator, ordinal, *, slot_bytes=None, depth=None, reducer="auto", direct=true,
-        one_shot=true
+        communicator, ordinal, *, slot_bytes=None, slice_bytes=None, depth=None, reducer="auto",
+        direct=true, one_shot=true
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn open(
@@ -109,6 +109,7 @@ impl Lane {
         communicator: &Bound<'_, Communicator>,
         ordinal: usize,
         slot_bytes: Option<usize>,
+        slice_bytes: Option<usize>,
         depth: Option<u32>,
         reducer: &str,
         direct: bool,
@@ -118,6 +119,7 @@ impl Lane {
         let usual = LaneConfig::default();
         let config = LaneConfig {
             slot_bytes: slot_bytes.unwrap_or(usual.slot_bytes),
+            slice_bytes,
             depth: depth.unwrap_or(usual.depth),
             reducer: reducer.parse().map_err(exception)?,
             direct,

@@ -35,8 +35,10 @@ pub struct Link {
     free_ns: &'static Words,
     bytes_per_ns: f64,
     duplex: f64,
-    /// What a copy takes beside its bytes.
+    /// What a copy takes in its stream beside its bytes.
     pub latency_ns: u64,
+    /// What a copy takes of the link beside its bytes.
+    pub gap_ns: u64,
     /// Whether copies take modelled time.
     pub is_timed: bool,
 }
@@ -53,13 +55,14 @@ impl Link {
             bytes_per_ns: settings.bytes_per_ns,
             duplex: settings.duplex,
             latency_ns: settings.latency_ns,
+            gap_ns: settings.gap_ns,
             is_timed: settings.mode == Mode::Threads,
         }
     }
 
-    /// Reserves the next `bytes` of a copy that wants them moved from `wanted_ns` on; when they
-    /// are.
-    pub fn reserve(&self, direction: Direction, bytes: usize, wanted_ns: u64) -> u64 {
+    /// Reserves the next `bytes` of a copy that wants them moved from `wanted_ns` on, with a gap of
+    /// `gap_ns` before them; when they are.
+    pub fn reserve(&self, direction: Direction, bytes: usize, wanted_ns: u64, gap_ns: u64) -> u64 {
         let (own, other) = match direction {
             Direction::Down => (0, 1),
             Direction::Up => (1, 0),
@@ -71,7 +74,7 @@ impl Link {
             let begin = free.max(wanted_ns);
             let is_duplex = self.free_ns[other].load(Ordering::Relaxed) > begin;
             let factor = if is_duplex { self.duplex } else { 1.0 };
-            let due = begin + (bytes as f64 / (self.bytes_per_ns * factor)).round() as u64;
+            let due = begin + gap_ns + (bytes as f64 / (self.bytes_per_ns * factor)).round() as u64;
             let reserved = own.compare_exchange(free, due, Ordering::Relaxed, Ordering::Relaxed);
             if reserved.is_ok() {
                 return due;
@@ -116,24 +119,32 @@ mod tests {
             bytes_per_ns: 25.0,
             duplex: 0.8,
             latency_ns: 0,
+            gap_ns: 0,
             is_timed: true,
         }
     }
 
     #[test]
+    fn gaps_are_the_links() {
+        let link = link();
+        assert_eq!(link.reserve(Direction::Down, 2500, 1000, 30), 1130);
+        assert_eq!(link.reserve(Direction::Down, 2500, 1000, 30), 1260);
+    }
+
+    #[test]
     fn pieces_of_one_direction_follow_each_other() {
         let link = link();
-        assert_eq!(link.reserve(Direction::Down, 2500, 1000), 1100);
-        assert_eq!(link.reserve(Direction::Down, 2500, 1000), 1200);
-        assert_eq!(link.reserve(Direction::Down, 2500, 5000), 5100);
+        assert_eq!(link.reserve(Direction::Down, 2500, 1000, 0), 1100);
+        assert_eq!(link.reserve(Direction::Down, 2500, 1000, 0), 1200);
+        assert_eq!(link.reserve(Direction::Down, 2500, 5000, 0), 5100);
     }
 
     #[test]
     fn both_directions_together_are_slower() {
         let link = link();
-        assert_eq!(link.reserve(Direction::Down, 25_000, 1000), 2000);
-        assert_eq!(link.reserve(Direction::Up, 2000, 1000), 1100);
-        assert_eq!(link.reserve(Direction::Up, 2500, 2000), 2100);
+        assert_eq!(link.reserve(Direction::Down, 25_000, 1000, 0), 2000);
+        assert_eq!(link.reserve(Direction::Up, 2000, 1000, 0), 1100);
+        assert_eq!(link.reserve(Direction::Up, 2500, 2000, 0), 2100);
     }
 
     #[test]

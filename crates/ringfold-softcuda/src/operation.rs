@@ -214,9 +214,10 @@ impl Transfer {
         let piece = self.bytes.div_ceil(2).clamp(1, PIECE_BYTES_MAX);
         let piece = piece.min(self.bytes - moved);
         if link.is_timed {
+            let gap_ns = if moved == 0 { link.gap_ns } else { 0 };
             let due_ns = *self.due_ns.get_or_insert_with(|| match self.route {
-                Route::Down => link.reserve(Direction::Down, piece, *clock_ns),
-                Route::Up => link.reserve(Direction::Up, piece, *clock_ns),
+                Route::Down => link.reserve(Direction::Down, piece, *clock_ns, gap_ns),
+                Route::Up => link.reserve(Direction::Up, piece, *clock_ns, gap_ns),
                 Route::Within => *clock_ns,
             });
             if now_ns() < due_ns {

@@ -29,6 +29,7 @@ pub struct Settings {
     /// Bytes in a nanosecond; infinite without a limit.
     pub bytes_per_ns: f64,
     pub latency_ns: u64,
+    pub gap_ns: u64,
     pub duplex: f64,
     pub poison: bool,
     /// Queues that the streams of a device share; 0: each has its own.
@@ -65,6 +66,7 @@ impl Settings {
             links: text("LINKS").map(PathBuf::from),
             bytes_per_ns: number("GBPS", f64::INFINITY),
             latency_ns: (number("LATENCY_US", 10.0) * 1e3) as u64,
+            gap_ns: (number("GAP_US", 0.0) * 1e3) as u64,
             duplex: number("DUPLEX", 1.0),
             poison: number("POISON", 1) != 0,
             queues: number("QUEUES", 0),

@@ -28,9 +28,13 @@ pub struct DeviceFlags {
     #[arg(long, value_name = "DEVICES")]
     pub device: Option<Devices>,
 
-    /// With --device: bytes of a slot, the maximum size of a slice [default: 1M]
+    /// With --device: bytes of a slot, the maximum size of a slice [default: 2M]
     #[arg(long, value_name = "BYTES", requires = "device", value_parser = parse_bytes)]
     pub slot_bytes: Option<u64>,
+
+    /// With --device: maximum size of a slice in a slot [default: the predicted optimum]
+    #[arg(long, value_name = "BYTES", requires = "device", value_parser = parse_bytes)]
+    pub device_slice_bytes: Option<u64>,
 
     /// With --device: slots in each direction, a power of two [default: 4]
     #[arg(long, value_name = "N", requires = "device")]
@@ -58,6 +62,7 @@ impl DeviceFlags {
         let slot_bytes = self.slot_bytes.map(|bytes| bytes as usize);
         LaneConfig {
             slot_bytes: slot_bytes.unwrap_or(default.slot_bytes),
+            slice_bytes: self.device_slice_bytes.map(|bytes| bytes as usize),
             depth: self.slots.unwrap_or(default.depth),
             reducer: self.reducer.unwrap_or(default.reducer),
             direct: self.direct.unwrap_or(default.direct),

@@ -154,10 +154,13 @@ fn devices_text(devices: &Devices, ranks: usize) -> String {
     };
     let count = devices.device(ranks - 1) + 1;
     format!(
-        "# devices: {count}, {rates}, {} of it both ways at once; a copy {}, a signal {}, a \
-         driver call {}; {} of {}; reducer: {}\n",
+        "# devices: {count}, {rates}, {} of it both ways at once; a copy {}, {} \
+         of it on the link, a chain {} more, a signal {}, a driver call {}; {} of {}; reducer: \
+         {}\n",
         significant(devices.duplex),
         time_text(devices.copy_ps),
+        time_text(devices.gap_ps),
+        time_text(devices.chain_ps),
         time_text(devices.signal_ps),
         time_text(devices.enqueue_ps),
         plural(devices.depth as usize, "slot"),

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::config::LaneConfig;
 use super::one_shot::limits::bytes_max;
 use super::policy::{Policy, Setting};
 use super::staging::Staging;
@@ -39,13 +40,13 @@ fn measured(communicator: &Communicator) -> Option<DeviceConstants> {
     calibration.and_then(|calibration| calibration.devices)
 }
 
-/// How calls are carried out with this staging memory, as rank 0 decides it for `reducer`, where
+/// How calls are carried out with this staging memory, as rank 0 decides it for `config`, where
 /// one kernel can do small all-reduces if `has_one_shot`. Collective.
 pub fn decide(
     communicator: &Communicator,
     device: &Arc<Device>,
     staging: &Staging,
-    reducer: Reducer,
+    config: LaneConfig,
     has_one_shot: bool,
 ) -> Result<Policy> {
     let shape = Shape {
@@ -67,6 +68,7 @@ pub fn decide(
             shape,
             constants,
             slot_bytes,
+            slice_bytes: config.slice_bytes.map(|bytes| bytes as u64),
             is_direct: staging.is_direct(),
             one_shot_bytes: match has_one_shot {
                 true => bytes_max(shape.ranks, staging.slot_bytes()) as u64,
@@ -74,9 +76,9 @@ pub fn decide(
             },
             host_us: &|collective, bytes| host_us(communicator, collective, bytes),
         };
-        let reducer = match (reducer, measured) {
+        let reducer = match (config.reducer, measured) {
             (Reducer::Auto, None) => Reducer::Host,
-            _ => reducer,
+            _ => config.reducer,
         };
         words = Policy::decide(&setting, reducer).words();
     }

@@ -111,6 +111,13 @@ impl HostPath {
         self.device.enter()?.is_reached(taken)
     }
 
+    /// Whether all copies from results' places are done.
+    pub fn is_taken(&self) -> Result<bool> {
+        let current = self.device.enter()?;
+        let mut taken = self.taken.iter();
+        taken.try_fold(true, |all, taken| Ok(all && current.is_reached(taken)?))
+    }
+
     /// Enqueues the copies of `slice` from its result's place.
     pub fn take(&mut self, call: &LaneCall, slice: u32) -> Result<()> {
         let number = call.number(slice);

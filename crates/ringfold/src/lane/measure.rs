@@ -84,13 +84,15 @@ pub fn measure(driver: &'static Driver, ordinal: usize) -> Result<DeviceConstant
     let current = device.enter()?;
     let staging = Arc::new(Staging::new(memory, &current, LAYOUT)?);
     let memory = current.allocate(2 * LONG_BYTES)?;
+    let has_words = has_memory_operations(&device, &current, &staging)?;
     let rig = Rig {
         current,
         staging: &staging,
         memory: &memory,
+        has_words,
+        released: Cell::new(0),
     };
-    let has_words = has_memory_operations(&device, &rig.current, &staging)?;
-    let measured = rig.measure(has_words);
+    let measured = rig.measure();
     // Memory is given back only when nothing uses it.
     let idle = rig.wait_until_idle().and_then(|()| staging.unpin());
     measured.and_then(|constants| idle.map(|()| constants))
@@ -100,10 +102,14 @@ struct Rig<'a> {
     current: Current<'a>,
     staging: &'a Staging,
     memory: &'a DeviceMemory,
+    /// Whether streams wait for words and write them.
+    has_words: bool,
+    /// The last value of the word for which streams wait.
+    released: Cell<u32>,
 }
 
 impl Rig<'_> {
-    fn measure(&self, has_words: bool) -> Result<DeviceConstants> {
+    fn measure(&self) -> Result<DeviceConstants> {
         let mut constants = DeviceConstants::default();
         let mut set = |name: &str, value: f64| {
             let mut known = DeviceConstants::PARAMETERS.iter();
@@ -118,9 +124,16 @@ impl Rig<'_> {
         set("device_copy_us", (out.each_us + into.each_us) / 2.0);
         let together_us = self.copies_us([true; 2], LONG_BYTES)?;
         let alone_us = [out, into].map(|line| line.at(LONG_BYTES as f64));
-        set("device_duplex", duplex(alone_us, together_us));
-        set("device_enqueue_us", self.enqueue_us(has_words)?);
-        if has_words {
+        let duplex = duplex(alone_us, together_us);
+        set("device_duplex", duplex);
+        let short_us = self.copies_us([true; 2], SHORT_BYTES)?;
+        let us_per_byte = out.us_per_byte.max(into.us_per_byte) / duplex;
+        let gap_us = short_us - SHORT_BYTES as f64 * us_per_byte;
+        set("device_gap_us", gap_us.max(0.0));
+        set("device_enqueue_us", self.enqueue_us()?);
+        if self.has_words {
+            let chain_us = self.chains_us()? - short_us;
+            set("device_chain_us", chain_us.max(0.0));
             set("device_signal_us", self.signal_us()?);
         }
         let folder = match Folder::new(&self.current, self.staging) {
@@ -152,20 +165,71 @@ impl Rig<'_> {
     fn copies_us(&self, [out, into]: [bool; 2], bytes: usize) -> Result<f64> {
         let (staging, current) = (self.staging, &self.current);
         let [source, target] = [0, LONG_BYTES].map(|begin| self.part(begin, bytes));
-        self.median_us(|| {
-            for number in 0..IN_A_ROW {
-                if out {
-                    let slot = staging.slot(Bank::Host, number).part(0..bytes);
-                    current.bring(&staging.out, source, slot)?;
-                }
-                if into {
-                    let result = staging.result(number).part(0..bytes);
-                    current.take(&staging.into, result, target)?;
+        self.in_a_row_us(|number| {
+            if out {
+                let slot = staging.slot(Bank::Host, number).part(0..bytes);
+                current.bring(&staging.out, source, slot)?;
+            }
+            if into {
+                let result = staging.result(number).part(0..bytes);
+                current.take(&staging.into, result, target)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// What a wait, a short copy and a write take, of many in a row, in both directions at once.
+    fn chains_us(&self) -> Result<f64> {
+        let (staging, current) = (self.staging, &self.current);
+        let word = |word| staging.word(Bank::Host, word);
+        let [source, target] = [0, LONG_BYTES].map(|begin| self.part(begin, SHORT_BYTES));
+        self.in_a_row_us(|number| {
+            let slot = staging.slot(Bank::Host, number).part(0..SHORT_BYTES);
+            let result = staging.result(number).part(0..SHORT_BYTES);
+            // They are there.
+            current.wait(&staging.out, word(Word::Free), 0)?;
+            current.bring(&staging.out, source, slot)?;
+            current.write(&staging.out, word(Word::Arrived), 0)?;
+            current.wait(&staging.into, word(Word::Free), 0)?;
+            current.take(&staging.into, result, target)?;
+            current.write(&staging.into, word(Word::Taken), 0)
+        })
+    }
+
+    /// The time of what `enqueue` puts into both streams, of many in a row. Streams that wait for
+    /// words begin when all of it is enqueued.
+    fn in_a_row_us(&self, enqueue: impl Fn(u32) -> Result<()>) -> Result<f64> {
+        let (staging, words) = (self.staging, self.staging.words(Bank::Host));
+        let mut times = Vec::with_capacity(TIMES);
+        for _ in 0..TIMES {
+            let enqueued = Instant::now();
+            let round = self.next_round();
+            if self.has_words {
+                for stream in [&staging.out, &staging.into] {
+                    let released = staging.word(Bank::Host, Word::Released);
+                    self.current.wait(stream, released, round)?;
                 }
             }
-            self.wait_until_idle()
-        })
-        .map(|all_us| all_us / f64::from(IN_A_ROW))
+            let all = (0..IN_A_ROW).try_for_each(&enqueue);
+            let begin = match self.has_words {
+                true => {
+                    thread::sleep(SETTLE);
+                    Instant::now()
+                }
+                false => enqueued,
+            };
+            words.store(Word::Released, round);
+            all?;
+            self.wait_until_idle()?;
+            times.push(us(begin.elapsed()));
+        }
+        Ok(median(times) / f64::from(IN_A_ROW))
+    }
+
+    /// The next value of the word for which streams wait.
+    fn next_round(&self) -> u32 {
+        self.released.set(self.released.get() + 1);
+        self.released.get()
     }
 
     /// Memory of the device.
@@ -177,16 +241,20 @@ impl Rig<'_> {
     }
 
     /// What a call costs its caller that enqueues, of those that a slice has.
-    fn enqueue_us(&self, has_words: bool) -> Result<f64> {
+    fn enqueue_us(&self) -> Result<f64> {
         let (staging, current) = (self.staging, &self.current);
         let (source, slot) = (self.part(0, size_of::<u32>()), staging.slot(Bank::Host, 0));
         let slot = slot.part(0..size_of::<u32>());
-        let calls = if has_words { 3 * IN_A_ROW } else { IN_A_ROW };
+        let calls = if self.has_words {
+            3 * IN_A_ROW
+        } else {
+            IN_A_ROW
+        };
         let mut times = Vec::with_capacity(TIMES);
         for _ in 0..TIMES {
             let begin = Instant::now();
             for _ in 0..IN_A_ROW {
-                if has_words {
+                if self.has_words {
                     // It is there.
                     current.wait(&staging.out, staging.word(Bank::Host, Word::Free), 0)?;
                     current.write(&staging.out, staging.word(Bank::Host, Word::Taken), 0)?;
@@ -203,8 +271,8 @@ impl Rig<'_> {
     fn signal_us(&self) -> Result<f64> {
         let (staging, words) = (self.staging, self.staging.words(Bank::Host));
         let mut times = Vec::with_capacity(TIMES);
-        for round in 1..=TIMES as u32 {
-            let (out, current) = (&staging.out, &self.current);
+        for _ in 0..TIMES {
+            let (out, current, round) = (&staging.out, &self.current, self.next_round());
             current.wait(out, staging.word(Bank::Host, Word::Released), round)?;
             current.write(out, staging.word(Bank::Host, Word::Arrived), round)?;
             thread::sleep(SETTLE);

@@ -22,6 +22,7 @@
 //! order.
 
 mod call;
+mod config;
 mod copies;
 pub(crate) mod cut;
 mod decide;
@@ -49,7 +50,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use crate::config::Reducer;
-pub use open::LaneConfig;
+pub use config::LaneConfig;
 pub use path::WaitPath;
 pub use policy::Carried;
 pub use request::{DeviceBuffer, DeviceRequest};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::config::LaneConfig;
 use super::decide::{decide, may_combine};
 use super::fold::Folder;
 use super::guard::Guard;
@@ -22,49 +23,13 @@ use crate::env::Environment;
 use crate::error::{Error, Result};
 
 /// The numbers of a rank's record: whether it can go on, and its configuration.
-const RECORD_WORDS: usize = 6;
+const RECORD_WORDS: usize = 7;
 
 /// How ranks of one host are connected that share memory.
 const SHARED_MEMORY: &str = "shm";
 
-/// The size of slots where nothing else is said, and how many there are.
-const SLOT_BYTES: usize = 1 << 20;
-const DEPTH: u32 = 4;
-
 /// How long a stream's first operation may take.
 const PROBE_WAIT: Duration = Duration::from_secs(10);
-
-/// How a lane's staging memory is divided; the same on all ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaneConfig {
-    /// The most bytes of a slice; rounded up to whole pages.
-    pub slot_bytes: usize,
-    /// Slices that may be under way at the same time, a power of two. The staging memory has two
-    /// slots for each.
-    pub depth: u32,
-    /// What combines the elements of an all-reduce.
-    pub reducer: Reducer,
-    /// Whether devices read the slots of all ranks in calls that only move data, and in both halves
-    /// of a slice that they combine, so that no CPU touches it. Takes effect where all ranks are on
-    /// one host and share memory, streams wait for words, and drivers compile kernels. A rank has
-    /// one more set of slots then, and pins the staging memory of all ranks.
-    pub direct: bool,
-    /// Whether one kernel of each device may do small all-reduces, where devices may combine. Takes
-    /// effect where `direct` does and each rank has a device of its own.
-    pub one_shot: bool,
-}
-
-impl Default for LaneConfig {
-    fn default() -> LaneConfig {
-        LaneConfig {
-            slot_bytes: SLOT_BYTES,
-            depth: DEPTH,
-            reducer: Reducer::Auto,
-            direct: true,
-            one_shot: true,
-        }
-    }
-}
 
 /// What a lane is made of.
 pub struct Opened {
@@ -123,13 +88,7 @@ pub fn open(
         staging.reach(peers);
     }
     let area = one_shot.filter(|_| is_direct);
-    let mut policy = decide(
-        communicator,
-        &device,
-        &staging,
-        config.reducer,
-        area.is_some(),
-    )?;
+    let mut policy = decide(communicator, &device, &staging, config, area.is_some())?;
     let made = || folder_for(&device.enter()?, &staging, path.kind());
     let folder = match config.reducer {
         Reducer::Auto => common_folder(communicator, made, &mut policy)?,
@@ -313,6 +272,10 @@ fn all_have(communicator: &Communicator, has_it: bool) -> Result<bool> {
 
 /// How the staging memory is divided, slots being whole pages, and its bytes.
 fn layout(config: LaneConfig, has_direct: bool) -> Result<(Layout, usize)> {
+    if config.slice_bytes == Some(0) {
+        let text = "a lane with slices of 0 bytes: give at least 1";
+        return Err(Error::InvalidArgument(text.into()));
+    }
     if config.slot_bytes == 0 || !config.depth.is_power_of_two() {
         return Err(Error::InvalidArgument(format!(
             "a lane with {} slots of {} bytes: it takes 1, 2, 4, … slots of at least one byte",
@@ -345,6 +308,7 @@ pub fn agree<T>(communicator: &Communicator, config: LaneConfig, made: Result<T>
         config.reducer as u64,
         u64::from(config.direct),
         u64::from(config.one_shot),
+        config.slice_bytes.map_or(0, |bytes| bytes as u64),
     ];
     let mut all = vec![0; RECORD_WORDS * communicator.world_size()];
     communicator.all_gather(&own, &mut all)?;
@@ -358,7 +322,12 @@ pub fn agree<T>(communicator: &Communicator, config: LaneConfig, made: Result<T>
                 kind: std::io::ErrorKind::Other,
             });
         }
-        for (name, word) in [("reducer", 3), ("direct", 4), ("one_shot", 5)] {
+        for (name, word) in [
+            ("reducer", 3),
+            ("direct", 4),
+            ("one_shot", 5),
+            ("slice_bytes", 6),
+        ] {
             if record[word] != own[word] {
                 return Err(Error::InvalidArgument(format!(
                     "rank {rank}'s lane has another `{name}`: give all ranks the same"

@@ -144,16 +144,38 @@ impl Path {
         }
     }
 
-    /// The same after a fault, when nothing says any more who has read a slot: all ranks know that
-    /// what they read may be wrong.
-    pub fn let_go(&mut self, call: &LaneCall, slice: u32) -> Result<()> {
-        let going_on = self.go_on(call, slice);
-        if let (Path::Stream(stream), Bank::Direct) = (self, call.bank) {
-            stream.free = stream.met;
-            let words = stream.staging.words(Bank::Direct);
-            words.store(Word::Free, stream.free);
+    /// Whether the results of all slices of the host's bank before `number` have been taken, which
+    /// have been released.
+    pub fn is_taken(&self, number: u32) -> Result<bool> {
+        match self {
+            Path::Stream(StreamPath { staging, .. }) => {
+                let words = staging.words(Bank::Host);
+                Ok(words.has_reached(Word::Taken, number))
+            }
+            Path::Host(host) => host.is_taken(),
         }
-        going_on
+    }
+
+    /// Has the device take all slices of `call` from `first` on, and lets their slots be filled
+    /// again. After a fault: nothing says any more who has read a slot, and all ranks know that
+    /// what they read may be wrong.
+    pub fn let_go(&mut self, call: &LaneCall, first: u32) -> Result<()> {
+        match self {
+            Path::Stream(stream) => {
+                let (words, end) = (stream.staging.words(call.bank), call.end());
+                words.store(Word::Released, end);
+                words.store(Word::Free, end);
+                if call.bank == Bank::Direct {
+                    (stream.met, stream.free) = (end, end);
+                }
+                Ok(())
+            }
+            Path::Host(host) => {
+                let taken = (first..call.slices).map(|slice| host.take(call, slice));
+                // All of them, also behind one that is refused.
+                taken.fold(Ok(()), Result::and)
+            }
+        }
     }
 
     /// Marks the end of `call`, of which all slices go on.

@@ -18,7 +18,7 @@ use crate::config::Reducer;
 use crate::error::{Error, Result};
 use crate::tune::DeviceConstants;
 use crate::tune::devices::one_shot;
-use crate::tune::devices::pipeline::{Blocks, Line, Pipeline, SLICE_BYTES_MIN, Shape};
+use crate::tune::devices::pipeline::{Blocks, Line, Pipeline, SLICE_BYTES_MIN, Shape, Stage};
 use crate::types::Collective;
 
 /// Size classes: up to 2⁰ bytes, 2¹ and so on; the last one has all larger sizes, too.
@@ -32,7 +32,7 @@ const PART_ALIGN_BYTES: u64 = 64;
 const WORTH_WHILE: f64 = 0.9;
 
 /// The numbers of a choice, as ranks send it.
-const CHOICE_WORDS: usize = 6;
+const CHOICE_WORDS: usize = 7;
 
 /// The flags in the first of them: devices combine, one kernel does it.
 const FOLDED: u64 = 1;
@@ -43,6 +43,8 @@ pub struct Setting<'a> {
     pub shape: Shape,
     pub constants: DeviceConstants,
     pub slot_bytes: u64,
+    /// The most bytes of a slice, if that is asked for.
+    pub slice_bytes: Option<u64>,
     /// Whether devices read the slots of all ranks.
     pub is_direct: bool,
     /// The most bytes of an all-reduce that one kernel does; 0 if none does.
@@ -87,6 +89,8 @@ struct Choice {
     /// What a call of the class' largest size should take, likewise, and by one kernel: the largest
     /// that fits, and infinitely long where none does.
     times_us: [f64; 3],
+    /// What takes longest of such slices.
+    busiest: Stage,
 }
 
 /// All decisions for a lane.
@@ -202,10 +206,12 @@ impl Ways<'_> {
             ..
         } = *self.setting;
         let most = slot_bytes.saturating_mul(self.slots);
+        let asked = self.setting.slice_bytes;
+        let asked = asked.map(|bytes| bytes.min(slot_bytes).saturating_mul(self.slots));
         let slice_bytes = self
             .pipelines
             .each_ref()
-            .map(|it| it.slice_bytes(bytes, most));
+            .map(|it| asked.unwrap_or_else(|| it.slice_bytes(bytes, most)));
         let times_us = |bytes| [0, 1].map(|it| self.pipelines[it].time_us(bytes, slice_bytes[it]));
         let [host_us, device_us] = times_us(bytes);
         let is_asked = self.reducer == Reducer::Device;
@@ -225,6 +231,10 @@ impl Ways<'_> {
             is_one_shot,
             slice_bytes: slice_bytes.map(|bytes| bytes.div_ceil(self.slots)),
             times_us: [host_us, device_us, one_shot_us],
+            busiest: {
+                let ways = usize::from(is_folded);
+                self.pipelines[ways].busiest(slice_bytes[ways])
+            },
         }
     }
 }
@@ -256,7 +266,16 @@ impl Policy {
             let [host_us, device_us, one_shot_us] = choice.times_us.map(f64::to_bits);
             let flag = |is_set, flag| if is_set { flag } else { 0 };
             let flags = flag(choice.is_folded, FOLDED) | flag(choice.is_one_shot, ONE_SHOT);
-            [flags, host, device, host_us, device_us, one_shot_us]
+            let busiest = choice.busiest as u64;
+            [
+                flags,
+                host,
+                device,
+                host_us,
+                device_us,
+                one_shot_us,
+                busiest,
+            ]
         };
         self.choices.iter().flat_map(words).collect()
     }
@@ -269,11 +288,14 @@ impl Policy {
         let choice = |words: &[u64]| {
             let slice_bytes = [words[1], words[2]];
             let has_room = slice_bytes.iter().all(|it| (1..=slot_bytes).contains(it));
+            let busiest = usize::try_from(words[6]).ok();
+            let busiest = *busiest.and_then(|number| Stage::ALL.get(number))?;
             (words[0] <= (FOLDED | ONE_SHOT) && has_room).then(|| Choice {
                 is_folded: words[0] & FOLDED != 0,
                 is_one_shot: words[0] & ONE_SHOT != 0,
                 slice_bytes,
                 times_us: [words[3], words[4], words[5]].map(f64::from_bits),
+                busiest,
             })
         };
         let choices = words.chunks_exact(CHOICE_WORDS).map(choice);
@@ -355,6 +377,7 @@ impl Policy {
         let Choice {
             slice_bytes: [by_host, by_devices],
             times_us: [host_us, device_us, one_shot_us],
+            busiest,
             ..
         } = self.choice(request);
         let most = 1u64 << class(request.bytes(self.world_size));
@@ -373,7 +396,8 @@ impl Policy {
         log::info!(
             target: "ringfold::device",
             "{collective} up to {most} bytes: {how}; microseconds by the model: {host_us:.1} by \
-             the host, {device_us:.1} by devices{by_one_kernel}"
+             the host, {device_us:.1} by devices{by_one_kernel}; busiest: {}",
+            busiest.name()
         );
     }
 }

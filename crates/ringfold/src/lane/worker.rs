@@ -2,15 +2,17 @@
 //!
 //! Where streams wait for words it makes no driver call. So no lock of the driver can hold it, and
 //! whatever a device waits for, its own thread will say (see [`program`](super::program)). It waits
-//! for the device by looking at words: a device wakes no thread.
+//! for the device by looking at words: a device wakes no thread. While data is under way it looks
+//! all the time, and lets other threads run in between; before, and where data takes long, it naps
+//! ([`Looks`]).
 //!
 //! # After a fault
 //!
-//! A device must not wait for ever for what will not come. The thread then *releases* all slices in
-//! order, of the calls under way and of those that are made before their callers know: it fills the
-//! result with bytes of ones, which is not a number in every type of floating point (and -1 as an
-//! integer), and lets the device go on. A peer that does not know of the fault yet may still store
-//! results of its own there; these are right.
+//! A device must not wait for ever for what will not come. The thread then *releases* all slices of
+//! the calls under way and of those that are made before their callers know. Once for the lane, it
+//! waits until the device has taken the results that it may take, and fills all places of results
+//! with bytes of ones, which is not a number in every type of floating point (and -1 as an
+//! integer). Then one store for each call lets the device go on to the call's end.
 //!
 //! A direct slice has no result: its device copies from the slots of all ranks. Before the first
 //! slice is released, the thread therefore says to all ranks of its host that slots may hold
@@ -42,15 +44,23 @@ const WAITING_CALLS_MAX: usize = 4096;
 /// arrives.
 const SPINS: u32 = 200;
 
-/// The pause between two looks, and for how long it is the short one: data is mostly under way
-/// then, and later a device computes.
-const SHORT_NAP: Duration = Duration::from_micros(20);
-const LONG_NAP: Duration = Duration::from_micros(100);
-const SHORT_NAPS_FOR: Duration = Duration::from_millis(2);
+/// How long the thread goes on looking without a nap: for the next slice of a call whose first has
+/// arrived, ...
+const FLIGHT: Duration = Duration::from_millis(2);
 
-/// How long the results' places that a device still reads hold back the release of slices, after a
-/// fault in all: after that the device has a fault of its own, or its program does not let it go
-/// on.
+/// ... and for anything else, such as a call's first slice: calls often follow each other.
+const LULL: Duration = Duration::from_micros(100);
+
+/// A nap is this part of the time waited so far, so no wait ends later than by that, ...
+const NAP_DIVISOR: u32 = 50;
+
+/// ... but not shorter than a nap that pays, nor longer than a fault may go unseen. A thread that
+/// waits long has some 2 % of a core: a nap costs about 10 µs.
+const NAP_MIN: Duration = Duration::from_micros(20);
+const NAP_MAX: Duration = Duration::from_micros(400);
+
+/// How long the results' places that a device still reads hold back the release of slices: after
+/// that the device has a fault of its own, or its program does not let it go on.
 const RELEASE_WAIT: Duration = Duration::from_secs(5);
 
 /// What the thread has been given, and what became of it.
@@ -65,8 +75,8 @@ struct State {
     /// The host's slices below this number are the last that the device takes, because the driver
     /// refused a call.
     takes_end: Option<u32>,
-    /// Until when results' places hold back the release of slices.
-    release_by: Option<Instant>,
+    /// Whether the places of results are filled with ones.
+    has_ones: bool,
 }
 
 impl State {
@@ -228,8 +238,8 @@ impl Worker {
         if let Err(error) = outcome {
             self.fail(error);
         }
-        for slice in done..call.slices {
-            self.release(call, slice, path);
+        if done < call.slices {
+            self.release(call, done, path);
         }
         if let Err(error) = path.end(call) {
             self.fail(self.refusal(&error));
@@ -319,9 +329,10 @@ impl Worker {
             }
             Ok(path.has_arrived(call, slice)? && path.is_place_free(call, slice)?)
         };
-        let (mut naps, mut late_since) = (Naps::begin(), None);
+        let without_nap = if slice > 0 { FLIGHT } else { LULL };
+        let (mut looks, mut late_since) = (Looks::begin(without_nap), None);
         while !is_ready(path).map_err(|error| self.refusal(&error))? {
-            if naps.pause() {
+            if looks.pause() {
                 self.fault().map_or(Ok(()), Err)?;
                 let timeout = call.timeout.unwrap_or(self.communicator.policy.timeout);
                 let readers = path.readers(call, slice);
@@ -357,83 +368,83 @@ impl Worker {
         Error::Aborted { rank, reason }
     }
 
-    /// Lets the device go on behind `slice`, which nothing will complete. Waits, but not for ever,
-    /// until the device has taken what the result's place held.
-    fn release(&self, call: &LaneCall, slice: u32, path: &mut Path) {
-        if call.bank == Bank::Direct {
-            self.staging.say_fault();
-            return self.let_go(call, slice, path);
-        }
-        let now = Instant::now();
-        let by = *lock(&self.state)
-            .release_by
-            .get_or_insert(now + RELEASE_WAIT);
-        let number = call.number(slice);
-        let before = number.wrapping_add(1).wrapping_sub(self.staging.depth());
-        let is_free = || {
-            let takes_end = lock(&self.state).takes_end;
-            let is_behind = |end: u32| end != before && is_reached(before, end);
-            let is_taken_never = takes_end.is_some_and(is_behind);
-            // After an error of the device nothing runs any more.
-            is_taken_never || path.is_place_free(call, slice).unwrap_or(true)
-        };
-        if !wait_until(is_free, by.saturating_duration_since(now)) {
+    /// Lets the device go on to the end of `call`, of which nothing completes the slices from
+    /// `first` on.
+    fn release(&self, call: &LaneCall, first: u32, path: &mut Path) {
+        let fills = call.bank == Bank::Host && !lock(&self.state).has_ones;
+        if fills && !wait_until(|| self.is_taken(call, first, path), RELEASE_WAIT) {
             log::debug!(
                 target: "ringfold::device",
-                "a device has not taken a result in time: slice {number} is released all the same"
+                "a device has not taken its results in time: slices are released all the same"
             );
         }
         // Before the device goes on, or it would combine what is no data.
         self.staging.say_fault();
-        fill_with_ones(self.staging.result(number).region());
-        self.let_go(call, slice, path);
+        if fills {
+            for number in 0..self.staging.depth() {
+                fill_with_ones(self.staging.result(number).region());
+            }
+            lock(&self.state).has_ones = true;
+        }
+        if let Err(error) = path.let_go(call, first) {
+            log::debug!(target: "ringfold::device", "slices are not taken: {error}");
+        }
     }
 
-    fn let_go(&self, call: &LaneCall, slice: u32, path: &mut Path) {
-        if let Err(error) = path.let_go(call, slice) {
-            let number = call.number(slice);
-            log::debug!(target: "ringfold::device", "slice {number} is not taken: {error}");
-        }
+    /// Whether the device has taken the results of all slices before `slice` that it will take.
+    fn is_taken(&self, call: &LaneCall, slice: u32, path: &Path) -> bool {
+        let (number, takes_end) = (call.number(slice), lock(&self.state).takes_end);
+        let due = match takes_end {
+            Some(end) if is_reached(number, end) => end,
+            _ => number,
+        };
+        // After an error of the device nothing runs any more.
+        path.is_taken(due).unwrap_or(true)
     }
 }
 
-/// The pauses of a thread that looks at words.
-struct Naps {
+/// A thread that looks at words until they say what it waits for.
+struct Looks {
     begin: Instant,
-    looks: u32,
+    without_nap: Duration,
+    count: u32,
 }
 
-impl Naps {
-    fn begin() -> Naps {
-        Naps {
+impl Looks {
+    /// The first look, with no nap for so long.
+    fn begin(without_nap: Duration) -> Looks {
+        Looks {
             begin: Instant::now(),
-            looks: 0,
+            without_nap,
+            count: 0,
         }
     }
 
-    /// Pauses; whether that was long, so that there is time to look at something else.
+    /// Pauses; whether that was a nap, so that there is time to look at something else.
     fn pause(&mut self) -> bool {
-        self.looks += 1;
-        if self.looks < SPINS {
+        self.count += 1;
+        if self.count < SPINS {
             std::hint::spin_loop();
             return false;
         }
-        thread::sleep(match self.begin.elapsed() < SHORT_NAPS_FOR {
-            true => SHORT_NAP,
-            false => LONG_NAP,
-        });
+        let waited = self.begin.elapsed();
+        if waited < self.without_nap {
+            thread::yield_now();
+            return false;
+        }
+        thread::sleep((waited / NAP_DIVISOR).clamp(NAP_MIN, NAP_MAX));
         true
     }
 }
 
 /// Looks at `condition` until it holds or `timeout` has passed; whether it holds.
 pub fn wait_until(mut condition: impl FnMut() -> bool, timeout: Duration) -> bool {
-    let mut naps = Naps::begin();
+    let mut looks = Looks::begin(LULL);
     while !condition() {
-        if naps.begin.elapsed() >= timeout {
+        if looks.begin.elapsed() >= timeout {
             return false;
         }
-        naps.pause();
+        looks.pause();
     }
     true
 }

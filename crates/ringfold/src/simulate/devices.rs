@@ -12,7 +12,7 @@ const PS_PER_NS: f64 = 1e3;
 /// The devices that hold the ranks' data, and how the ranks' lanes to them are made.
 ///
 /// The default is a device for each rank as the cost model has them by default, with links of 25
-/// GB/s each way and 10 µs for a copy beside its bytes, and lanes with 4 slots of 1 MiB.
+/// GB/s each way and 5 µs for a copy beside its bytes, and lanes with 4 slots of 2 MiB.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Devices {
     /// The inverse of a link's bandwidth from a device to the host.
@@ -22,8 +22,12 @@ pub struct Devices {
     /// Which part of its bandwidth each direction of a link has while both are busy: above 0, at
     /// most 1.
     pub duplex: f64,
-    /// What a copy takes in its stream before its first byte is on the link.
+    /// What a copy takes in its stream beside its bytes, with its gap on the link.
     pub copy_ps: u64,
+    /// What a copy takes of its link beside its bytes.
+    pub gap_ps: u64,
+    /// What a stream takes for a wait, a copy and a write beyond the copy.
+    pub chain_ps: u64,
     /// From the moment at which a device writes a word until its rank sees that, and vice versa.
     pub signal_ps: u64,
     /// What a call of the driver takes in the thread that enqueues.
@@ -81,13 +85,15 @@ impl Devices {
             in_ps_per_byte: ps(constants.in_us_per_byte()),
             duplex: constants.device_duplex,
             copy_ps: ps(constants.device_copy_us),
+            gap_ps: ps(constants.device_gap_us),
+            chain_ps: ps(constants.device_chain_us),
             signal_ps: ps(constants.device_signal_us),
             enqueue_ps: ps(constants.device_enqueue_us),
             combine_ps_per_byte: constants.reduce_us_per_byte() * PS_PER_US,
             launch_ps: ps(constants.device_launch_us),
             flag_ps: ps(constants.device_flag_us),
             read_ps_per_byte: ps(constants.read_us_per_byte()),
-            slot_bytes: 1 << 20,
+            slot_bytes: 2 << 20,
             slice_bytes: None,
             depth: 4,
             direct: true,
@@ -107,6 +113,8 @@ impl Devices {
             device_in_gbps: gbps(self.in_ps_per_byte.max(1) as f64),
             device_duplex: self.duplex,
             device_copy_us: us(self.copy_ps),
+            device_gap_us: us(self.gap_ps),
+            device_chain_us: us(self.chain_ps),
             device_signal_us: us(self.signal_ps),
             device_enqueue_us: us(self.enqueue_ps),
             device_reduce_gbps: gbps(self.combine_ps_per_byte),
@@ -121,12 +129,18 @@ impl Devices {
         rank / self.ranks_per_device.max(1)
     }
 
-    /// What `bytes` take on an idle link.
-    pub(super) fn link_ps(&self, direction: Direction, bytes: u64) -> u64 {
-        bytes.saturating_mul(match direction {
+    /// What so many copies of `bytes` in all take on an idle link.
+    pub(super) fn link_ps(&self, direction: Direction, bytes: u64, copies: u64) -> u64 {
+        let bytes_ps = bytes.saturating_mul(match direction {
             Direction::Out => self.out_ps_per_byte,
             Direction::In => self.in_ps_per_byte,
-        })
+        });
+        bytes_ps.saturating_add(copies * self.gap_ps)
+    }
+
+    /// What a copy takes in its stream before it comes to the link.
+    pub(super) fn before_link_ps(&self) -> u64 {
+        self.copy_ps.saturating_sub(self.gap_ps)
     }
 
     /// Refuses what cannot be.

@@ -218,6 +218,7 @@ impl Scenario {
             },
             constants: devices.constants(),
             slot_bytes: devices.slot_bytes,
+            slice_bytes: devices.slice_bytes,
             is_direct,
             one_shot_bytes: match may_meet {
                 true => bytes_max(self.ranks, slot_bytes) as u64,
@@ -225,9 +226,7 @@ impl Scenario {
             },
             host_us: &|collective, bytes| self.host_us(collective, bytes),
         };
-        let (planned, most) = setting.plan(devices.reducer, &self.request());
-        let asked = devices.slice_bytes;
-        let slice_bytes = asked.map_or(most, |asked| asked.min(devices.slot_bytes));
+        let (planned, slice_bytes) = setting.plan(devices.reducer, &self.request());
         (devices.carried.unwrap_or(planned), slice_bytes)
     }
 

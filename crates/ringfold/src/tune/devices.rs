@@ -32,12 +32,13 @@ const BYTES_PER_US: f64 = 1e3;
 parameters! {
     /// The constants of the ranks' devices.
     ///
-    /// The defaults are assumed, not measured: PCI Express 4.0 with 16 lanes at 25 GB/s each way,
-    /// 10 µs for a copy beside its bytes, 2 µs for a word until it is seen and for a call of the
-    /// driver, and a kernel that is bound by a device memory of some hundred GB/s. A kernel that
-    /// reads host memory has the part of the link's rate that it has on an H100 (35 of 55 GB/s,
-    /// nvbandwidth's issue 24), and 4 and 2 µs for the launch and a flag make the 8 µs, with the
-    /// call, that NCCL's small calls through host memory take.
+    /// The defaults are assumed, not measured: PCI Express 4.0 with 16 lanes at 25 GB/s each way, 2
+    /// µs for a word until it is seen and for a call of the driver, and a kernel that is bound by a
+    /// device memory of some hundred GB/s. The gap between copies is that of an H200, measured; a
+    /// copy and a chain are assumed to take some more than there. A kernel that reads host memory
+    /// has the part of the link's rate that it has on an H100 (35 of 55 GB/s, nvbandwidth's issue
+    /// 24), and 4 and 2 µs for the launch and a flag make the 8 µs, with the call, that NCCL's
+    /// small calls through host memory take.
     #[derive(Clone, Copy, Debug, PartialEq)]
     "device constant" DeviceConstants of f64, text up to TEXT_BYTES_MAX {
         /// The rate of a link from a device to the host, alone.
@@ -47,7 +48,12 @@ parameters! {
         /// The part of its rate that each direction of a link has while both are busy.
         device_duplex = 1.0, DUPLEX_MIN..=1.0;
         /// What a copy takes in its stream beside its bytes, and a kernel.
-        device_copy_us = 10.0, 0.0..=EVENT_US_MAX;
+        device_copy_us = 5.0, 0.0..=EVENT_US_MAX;
+        /// What a copy takes of its link beside its bytes, while both directions are busy: no other
+        /// copy has the link in this time.
+        device_gap_us = 3.3, 0.0..=EVENT_US_MAX;
+        /// What a stream takes for a wait, a copy and a write beyond the copy's time.
+        device_chain_us = 5.0, 0.0..=EVENT_US_MAX;
         /// From the moment at which a device writes a word until its rank sees it, and vice versa.
         device_signal_us = 2.0, 0.0..=EVENT_US_MAX;
         /// What a call of the driver takes in the thread that enqueues.
@@ -72,6 +78,11 @@ impl DeviceConstants {
         parameters::read::<DeviceConstants>(text, |name, value| values.add(name, value)).ok()?;
         let whole = values.is_whole();
         whole.then(|| values.over(DeviceConstants::default()))
+    }
+
+    /// What a copy takes in its stream beside its bytes: not less than its gap on the link.
+    pub fn copy_us(&self) -> f64 {
+        self.device_copy_us.max(self.device_gap_us)
     }
 
     /// What a byte takes on the link from a device, alone.

@@ -83,6 +83,8 @@ fn a_calibration_of_devices_is_simulated() {
         device_out_gbps: 10.0,
         device_in_gbps: 5.0,
         device_copy_us: 7.0,
+        device_gap_us: 2.0,
+        device_chain_us: 4.0,
         device_signal_us: 3.0,
         device_enqueue_us: 0.0,
         ..DeviceConstants::default()
@@ -96,12 +98,12 @@ fn a_calibration_of_devices_is_simulated() {
         .expect("written");
     const CALL: &str = "all_reduce --ranks 1 --bytes 100000 --algorithm direct";
     let is_close = |time: f64, due: f64| assert!((time - due).abs() < 1e-6, "{time}, {due}");
-    // One slice: a copy each way, and three signals.
+    // One slice: a chain with a copy each way, and three signals.
     let measured = time_us(&format!("{CALL} --constants {file} --device measured"));
-    is_close(measured, 10.0 + 20.0 + 2.0 * 7.0 + 3.0 * 3.0);
+    is_close(measured, 10.0 + 20.0 + 2.0 * (4.0 + 7.0) + 3.0 * 3.0);
     // A rate that is given is that of both directions.
     let faster = time_us(&format!("{CALL} --constants {file} --device 20GB/s"));
-    is_close(faster, 2.0 * 5.0 + 2.0 * 7.0 + 3.0 * 3.0);
+    is_close(faster, 2.0 * 5.0 + 2.0 * (4.0 + 7.0) + 3.0 * 3.0);
     let missing = sim(&format!("{CALL} --device measured"));
     assert_eq!(missing.status.code(), Some(2));
     assert!(missing.stderr.contains("--constants"), "{}", missing.stderr);

@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use super::{Folder, examples, sim};
 
-/// The copies of 64 MiB over modelled links of 25 GB/s each way and 10 us.
+/// The copies of 64 MiB over modelled links of 25 GB/s each way and 10 us, with chains of 5 us.
 #[test]
-fn data_on_devices_comes_within_10_percent_of_the_copies_alone() {
+fn data_on_devices_comes_within_12_percent_of_the_copies_alone() {
     let folder = Folder::new("devices");
     let gantt = folder.file("g.svg");
     let file = examples().join("devices.toml");
@@ -21,7 +21,7 @@ fn data_on_devices_comes_within_10_percent_of_the_copies_alone() {
         assert!(done.status.success(), "{line}: {}", done.stderr);
         let json: Value = serde_json::from_str(&done.stdout).unwrap();
         let of_limit = json["simulations"][0]["of_limit"].as_f64().unwrap();
-        assert!((0.9..=1.0).contains(&of_limit), "{line}: {of_limit}");
+        assert!((0.88..=1.0).contains(&of_limit), "{line}: {of_limit}");
         let picture = std::fs::read_to_string(&gantt).unwrap();
         assert!(picture.contains("bring") && picture.contains("take"));
     }

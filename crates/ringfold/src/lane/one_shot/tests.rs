@@ -23,6 +23,7 @@ use crate::types::{Collective, DType, Method, Op};
 
 const CONFIG: LaneConfig = LaneConfig {
     slot_bytes: 8192,
+    slice_bytes: None,
     depth: 2,
     reducer: Reducer::Device,
     direct: true,

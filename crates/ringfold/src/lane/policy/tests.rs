@@ -33,6 +33,7 @@ fn policy_of(
         },
         constants,
         slot_bytes: SLOT_BYTES,
+        slice_bytes: None,
         is_direct,
         one_shot_bytes: if is_direct { ONE_SHOT_BYTES } else { 0 },
         host_us: &host_us,
@@ -56,7 +57,7 @@ fn a_policy_survives_its_words() {
     };
     refused(&words[1..], SLOT_BYTES);
     refused(&words, SLOT_BYTES / 2);
-    for (index, value) in [(0, 4), (1, 0), (2, SLOT_BYTES + 1)] {
+    for (index, value) in [(0, 4), (1, 0), (2, SLOT_BYTES + 1), (6, 8)] {
         let mut spoiled = words.clone();
         spoiled[index] = value;
         refused(&spoiled, SLOT_BYTES);

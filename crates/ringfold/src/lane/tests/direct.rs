@@ -13,6 +13,7 @@ use crate::types::{Collective, DType};
 
 const CONFIG: LaneConfig = LaneConfig {
     slot_bytes: 4096,
+    slice_bytes: None,
     depth: 2,
     reducer: Reducer::Host,
     direct: true,

@@ -42,6 +42,7 @@ fn conforms(seed: u64, path: WaitPath) {
     let world_size = 1 + random.index(4);
     let config = LaneConfig {
         slot_bytes: [4096, 8192, 1 << 16][random.index(3)],
+        slice_bytes: [None, Some(1000)][random.index(2)],
         depth: [1, 2, 4][random.index(3)],
         reducer: match waits_for_words {
             true => Reducer::ALL[random.index(Reducer::ALL.len())],

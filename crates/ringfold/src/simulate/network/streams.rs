@@ -52,7 +52,11 @@ impl World {
         }
         let combined_ps = self.combine(rank, step);
         let Moved { bytes, copies } = self.lanes.ranks[rank as usize].program.moved(step);
-        let ready_ps = self.now + combined_ps + copies * self.devices().copy_ps;
+        let chain_ps = match self.lanes.is_alone {
+            true => 0,
+            false => self.devices().chain_ps,
+        };
+        let ready_ps = self.now + combined_ps + chain_ps + copies * self.devices().before_link_ps();
         match bytes {
             0 => self.copied(rank, direction, self.now),
             _ => self.schedule(ready_ps, ScheduledEvent::CopyReady(rank, direction)),
@@ -169,7 +173,8 @@ impl World {
     pub fn put_on_link(&mut self, rank: u32, direction: Direction) {
         let device = &self.lanes.ranks[rank as usize];
         let (step, _) = device.streams[direction as usize].queue[0];
-        let link_ps = self.devices().link_ps(direction, device.bytes(step));
+        let Moved { bytes, copies } = device.program.moved(step);
+        let link_ps = self.devices().link_ps(direction, bytes, copies);
         let number = self.devices().device(rank as usize);
         self.lanes.links[number].put(self.now, rank, direction, link_ps);
         self.plan_next_copy(number);

@@ -26,7 +26,7 @@ use crate::types::Collective;
 
 /// The shortest slices that calls are cut into: those of shorter ones cost more calls of the driver
 /// than they gain.
-pub const SLICE_BYTES_MIN: u64 = 128 << 10;
+pub const SLICE_BYTES_MIN: u64 = 256 << 10;
 
 /// The calls of the driver for each slice, beside its copies: a wait and a write in each direction,
 /// ...
@@ -65,11 +65,60 @@ pub enum Blocks {
     Read(Line),
 }
 
+/// What may take longest of a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The calls of the driver.
+    Enqueue,
+    /// The stream from the device.
+    Out,
+    /// The host.
+    Host,
+    /// The stream to the device.
+    In,
+    /// The link from the device, with the slices of all ranks that share it.
+    LinkOut,
+    /// The same to the device.
+    LinkIn,
+    /// A slot, until it may be filled again.
+    Slot,
+    /// A result's place, likewise.
+    Result,
+}
+
+impl Stage {
+    /// All stages, in the order of their numbers.
+    pub const ALL: [Stage; 8] = [
+        Stage::Enqueue,
+        Stage::Out,
+        Stage::Host,
+        Stage::In,
+        Stage::LinkOut,
+        Stage::LinkIn,
+        Stage::Slot,
+        Stage::Result,
+    ];
+
+    /// The name in logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stage::Enqueue => "calls of the driver",
+            Stage::Out => "the stream from the device",
+            Stage::Host => "the host",
+            Stage::In => "the stream to the device",
+            Stage::LinkOut => "the link from the device",
+            Stage::LinkIn => "the link to the device",
+            Stage::Slot => "the number of slots",
+            Stage::Result => "the number of results' places",
+        }
+    }
+}
+
 /// The stages of a slice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pipeline {
-    /// What takes a time of its own for each slice.
-    stages: Vec<Line>,
+    /// The time of each stage for a slice, by [`Stage`].
+    stages: [Line; Stage::ALL.len()],
     /// From the first call of the driver until the last word is seen.
     way: Line,
 }
@@ -135,7 +184,7 @@ impl Traffic {
     fn alone(&self, constants: &DeviceConstants) -> [Line; 2] {
         let rates = [constants.out_us_per_byte(), constants.in_us_per_byte()];
         [0, 1].map(|side| Line {
-            each_us: self.copies[side] * constants.device_copy_us,
+            each_us: self.copies[side] * constants.copy_us(),
             us_per_byte: self.shares[side] * rates[side],
         })
     }
@@ -151,13 +200,14 @@ impl Traffic {
         })
     }
 
-    /// What the link has of a slice of each of the ranks that share it.
-    fn link(&self, constants: &DeviceConstants, ranks: f64) -> Line {
-        let [out, into] = self.together(constants);
-        Line {
-            each_us: 0.0,
-            us_per_byte: ranks * out.us_per_byte.max(into.us_per_byte),
-        }
+    /// The time of a slice of each of the ranks that share the link, by direction. A copy has the
+    /// link for its gap, too.
+    fn link(&self, constants: &DeviceConstants, ranks: f64) -> [Line; 2] {
+        let together = self.together(constants);
+        [0, 1].map(|side| Line {
+            each_us: ranks * self.copies[side] * constants.device_gap_us,
+            us_per_byte: ranks * together[side].us_per_byte,
+        })
     }
 }
 
@@ -227,30 +277,38 @@ impl Pipeline {
         let sharing = shape.ranks_per_device as f64;
         let signal = Line::of_each(constants.device_signal_us);
         let enqueued = Line::of_each(constants.device_enqueue_us);
-        let [out, into] = traffic.together(constants);
+        // Each half of a slice that devices combine is a chain, seen by the host and the device.
+        let halves = if fold == Line::default() { 1.0 } else { 2.0 };
+        let chain = Line::of_each(halves * constants.device_chain_us);
+        let [out, into] = traffic.together(constants).map(|copies| copies + chain);
         let out = out + fold;
         let depth = 1.0 / f64::from(shape.depth);
-        let stages = vec![
+        let [link_out, link_in] = traffic.link(constants, sharing);
+        let stages = [
             enqueued * calls,
             out,
             host,
             into,
-            traffic.link(constants, sharing),
+            link_out,
+            link_in,
             (signal * 2.0 + out + host) * depth,
             (signal * 2.0 + host + into) * depth,
         ];
-        let [out, into] = traffic.alone(constants);
-        let alone = |line: Line| Line {
+        let [out, into] = traffic.alone(constants).map(|copies| copies + chain);
+        let gaps_us = traffic
+            .copies
+            .map(|copies| copies * constants.device_gap_us);
+        // The last of those that share the link has it behind all others.
+        let last = |line: Line, gaps_us: f64| Line {
+            each_us: line.each_us + (sharing - 1.0) * gaps_us,
             us_per_byte: line.us_per_byte * sharing,
-            ..line
         };
-        // Each half of a slice that devices combine is seen by the host and the device.
-        let halves = if fold == Line::default() { 1.0 } else { 2.0 };
+        let [out, into] = [last(out, gaps_us[0]), last(into, gaps_us[1])];
         let first = enqueued * (traffic.copies[0] + WORD_CALLS / 2.0);
         let seen = signal * (2.0 * halves + 1.0);
         Pipeline {
             stages,
-            way: first + alone(out) + fold + host + alone(into) + seen,
+            way: first + out + fold + host + into + seen,
         }
     }
 
@@ -283,6 +341,14 @@ impl Pipeline {
         // Of equal ones the first, which is the longest.
         let best = timed.reduce(|best, next| if next.0 < best.0 { next } else { best });
         best.map_or(slot_bytes, |(_, slice_bytes)| slice_bytes)
+    }
+
+    /// The stage that takes longest for slices of `slice_bytes`.
+    pub fn busiest(&self, slice_bytes: u64) -> Stage {
+        let time_us = |stage: &Stage| self.stages[*stage as usize].at(slice_bytes as f64);
+        let by_time = |one: &Stage, other: &Stage| time_us(one).total_cmp(&time_us(other));
+        let busiest = Stage::ALL.into_iter().max_by(by_time);
+        busiest.expect("some stages")
     }
 
     /// The time between the ends of two slices.
