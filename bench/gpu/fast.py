@@ -4,7 +4,7 @@ import csv
 import statistics
 from collections.abc import Callable, Sequence
 
-from .steps import REDUCERS, SKIP, Bench, Row, Step, Verdict, by_reducer, value
+from .steps import SKIP, Bench, Row, Step, Verdict, value
 
 KIB, MIB = 1 << 10, 1 << 20
 # Ringfold and gloo alternate, so that disturbances affect both.
@@ -16,42 +16,34 @@ TIMES_GLOO_FROM = MIB
 MATMUL_MIN = 97.0
 RETURN_US_MAX = 400.0
 LANE_MAX = 5.0
-# Kernels of processes that share a device take turns in slices of time, so that calls of 256 MiB
-# take most of a second.
-SHARED_KERNELS_MAX = "16M"
 
 
 def sweep(ranks: int) -> Step:
-    """All-reduces of all sizes, by ringfold, whatever combines, and by gloo in turn."""
+    """All-reduces of all sizes, by ringfold and by gloo in turn."""
 
     def measure(bench: Bench) -> None:
-        perf_rows: dict[str, list[Row]] = {reducer: [] for reducer in REDUCERS}
+        perf_rows: list[Row] = []
         gloo_rows: list[Row] = []
         for turn in range(ROUNDS if not bench.setup.soft else 1):
-            for reducer, rows in perf_rows.items():
-                rows += perf(bench, ranks, turn, reducer)
+            perf_rows += perf(bench, ranks, turn)
             # gloo does not serve the test device.
             if bench.setup.no_torch is None and not bench.setup.soft:
                 gloo_rows += bench.torch(ranks, "gloo", "first=4K", "last=256M", "times=10")
-        usual, *others = REDUCERS
-        judge_limit(bench, ranks, perf_rows[usual])
-        judge_gloo(bench, ranks, perf_rows[usual], gloo_rows)
-        for reducer in others:
-            judge_reducer(bench, ranks, reducer, perf_rows[reducer], perf_rows[usual])
+        judge_limit(bench, ranks, perf_rows)
+        judge_gloo(bench, ranks, perf_rows, gloo_rows)
 
     return Step(f"sweep-{ranks}", 220, measure)
 
 
-def perf(bench: Bench, ranks: int, turn: int, reducer: str) -> list[Row]:
+def perf(bench: Bench, ranks: int, turn: int) -> list[Row]:
     """The rows of one run of the command, in place."""
-    last = bench.setup.of("256M" if reducer == REDUCERS[0] else SHARED_KERNELS_MAX, "256K")
-    sizes = ("-b", "4K", "-e", last, "-f", 4)
-    on = ("--device", bench.setup.devices, "--ranks", ranks, "--reducer", reducer)
+    sizes = ("-b", "4K", "-e", bench.setup.of("256M", "256K"), "-f", 4)
+    on = ("--device", bench.setup.devices, "--ranks", ranks)
     output = bench.output([bench.setup.command, "perf", *on, *sizes, "--csv", "-"])
     rows = []
     for line in csv.DictReader(output.splitlines()):
         if line["in_place"] == "true":
-            setting = f"bytes={line['bytes']} ranks={ranks} turn={turn} reducer={reducer}"
+            setting = f"bytes={line['bytes']} ranks={ranks} turn={turn}"
             named = (
                 ("time", "median_us", "us"),
                 ("limit", "limit_us", "us"),
@@ -97,20 +89,6 @@ def judge_limit(bench: Bench, ranks: int, rows: Sequence[Row]) -> None:
         f"{share:.1f} % at {size // KIB} KiB",
         f">= {OF_LIMIT_MIN:.0f} % from 64 MiB",
     )
-
-
-def judge_reducer(
-    bench: Bench, ranks: int, reducer: str, rows: Sequence[Row], usual: Sequence[Row]
-) -> None:
-    own, other = medians(rows, "ringfold time"), medians(usual, "ringfold time")
-    ratios = ", ".join(
-        f"{other[size] / own[size]:.2f} at {size // KIB} KiB"
-        for size in own
-        if size >= TIMES_GLOO_FROM or bench.setup.soft
-    )
-    name = by_reducer(f"rate, {ranks} ranks", reducer)
-    measured = f"times that of {REDUCERS[0]}: {ratios}"
-    bench.judge_time(name, True, measured, "to be measured")
 
 
 def judge_gloo(bench: Bench, ranks: int, ours: Sequence[Row], theirs: Sequence[Row]) -> None:

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from comparison.processes import Failed, end_descendants
 
-from .steps import REDUCERS, Bench, Row, Skipped, Step, by_reducer, value
+from .steps import Bench, Row, Skipped, Step, value
 
 COLLECTIVES = (
     "all_reduce broadcast reduce all_gather reduce_scatter gather scatter all_to_all sendrecv"
@@ -30,19 +30,15 @@ LOOK_S = 0.005
 
 
 def conformance(ranks: int) -> Step:
-    """Every collective with every type, operation and root, of odd sizes and many slices; and with
-    whatever combines an all-reduce.
-    """
+    """Every collective with every type, operation and root, of odd sizes and many slices."""
 
     def measure(bench: Bench) -> None:
         sizes = ("-b", 1, "-e", "400K", "-i", bench.setup.of("57333", "399000"))
         slots = ("--slot-bytes", "16K", "--slots", 2 if ranks % 2 == 0 else 4)
         checked = ("-d", "all", "-o", "all", "-r", "all", "-n", 1, "-w", 0, "-c", 1)
-        ways = [(collective, REDUCERS[0]) for collective in COLLECTIVES]
-        ways += [("all_reduce", reducer) for reducer in REDUCERS[1:]]
         # On the software driver each of them with some number of ranks.
-        for collective, reducer in ways[ranks - 1 :: 4] if bench.setup.soft else ways:
-            on = ("--device", bench.setup.devices, "--ranks", ranks, "--reducer", reducer)
+        for collective in COLLECTIVES[ranks - 1 :: 4] if bench.setup.soft else COLLECTIVES:
+            on = ("--device", bench.setup.devices, "--ranks", ranks)
             output = bench.output(
                 [bench.setup.command, "perf", collective, *on, *sizes, *slots, *checked]
                 + ["--csv", "-"]
@@ -50,7 +46,7 @@ def conformance(ranks: int) -> Step:
             lines = output.splitlines()
             column = lines[0].split(",").index(WRONG)
             wrong = sum(int(line.split(",")[column] or 0) for line in lines[1:])
-            name = by_reducer(f"{collective} of {ranks} ranks", reducer)
+            name = f"{collective} of {ranks} ranks"
             bench.add([Row(name, f"calls={len(lines) - 1}", wrong, "elements")])
             measured = f"{wrong} wrong elements in {len(lines) - 1} calls"
             bench.judge(name, wrong == 0 and len(lines) > 1, measured, "0 wrong elements")
@@ -63,26 +59,23 @@ def kills(bench: Bench) -> None:
     seed = int(os.environ.get("TEST_SEED", random.randrange(1 << 32)))
     print(f"kills: TEST_SEED={seed}", flush=True)
     chance, times = random.Random(seed), int(bench.setup.of("8", "2"))
-    for reducer in REDUCERS:
-        slowest, wrong = 0.0, 0
-        for trial in range(times):
-            victim = trial % KILLED_RANKS
-            drained, elements = killed(bench, victim, chance.uniform(0, 0.05), reducer)
-            setting = f"victim={victim} reducer={reducer}"
-            bench.add([Row("drained after a kill", setting, drained, "ms")])
-            slowest, wrong = max(slowest, drained), wrong + elements
-        measured = f"{wrong} plausible elements in {times} kills"
-        name = by_reducer("results after a kill", reducer)
-        bench.judge(name, wrong == 0, measured, "0 plausible elements")
-        bench.judge_time(
-            by_reducer("streams after a kill", reducer),
-            slowest <= DRAIN_MS_MAX,
-            f"drained in {slowest:.1f} ms at most",
-            f"<= {DRAIN_MS_MAX:.0f} ms",
-        )
+    slowest, wrong = 0.0, 0
+    for trial in range(times):
+        victim = trial % KILLED_RANKS
+        drained, elements = killed(bench, victim, chance.uniform(0, 0.05))
+        bench.add([Row("drained after a kill", f"victim={victim}", drained, "ms")])
+        slowest, wrong = max(slowest, drained), wrong + elements
+    measured = f"{wrong} plausible elements in {times} kills"
+    bench.judge("results after a kill", wrong == 0, measured, "0 plausible elements")
+    bench.judge_time(
+        "streams after a kill",
+        slowest <= DRAIN_MS_MAX,
+        f"drained in {slowest:.1f} ms at most",
+        f"<= {DRAIN_MS_MAX:.0f} ms",
+    )
 
 
-def killed(bench: Bench, victim: int, after_s: float, reducer: str) -> tuple[float, int]:
+def killed(bench: Bench, victim: int, after_s: float) -> tuple[float, int]:
     """Milliseconds from the death until the last stream is empty; elements that look like results
     and are none.
     """
@@ -91,7 +84,7 @@ def killed(bench: Bench, victim: int, after_s: float, reducer: str) -> tuple[flo
         "RINGFOLD_ADDR": f"unix:@ringfold-gpu-{uuid.uuid4().hex}",
     }
     sizes = bench.setup.of("bytes=64M", "bytes=1M slot_bytes=64K").split()
-    command = [str(bench.setup.facts), "held", *sizes, f"reducer={reducer}"]
+    command = [str(bench.setup.facts), "held", *sizes]
     with TemporaryDirectory() as folder:
         files = [Path(folder) / str(rank) for rank in range(KILLED_RANKS)]
         try:

@@ -16,15 +16,8 @@ from comparison.processes import Failed, output_of
 
 PASS, FAIL, SKIP = "PASS", "FAIL", "SKIP"
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
-# What combines an all-reduce; the first is the default.
-REDUCERS = ("host", "device")
 # Columns of the printed lines.
 NAME_WIDTH, MEASURED_WIDTH = 34, 40
-
-
-def by_reducer(name: str, reducer: str) -> str:
-    """The name of a criterion for one of them."""
-    return name if reducer == REDUCERS[0] else f"{name}, reducer {reducer}"
 
 
 class Row(NamedTuple):

@@ -26,12 +26,10 @@ class Lane(_exit.Open):
     Every rank opens the lane at the same position in its order of calls, with the same sizes; the
     lane then has an order of calls of its own. Any thread may call. A slot of staging memory has
     `slot_bytes` bytes, and each of `depth` slices, a power of two, has two slots. A slice has at
-    most `slice_bytes` bytes; by default, the cost model decides. `reducer` selects
-    the processors that combine the elements of all-reduces: `"host"` (the CPUs), `"device"`, or
-    `"auto"`: for each size the faster of the two by the cost model, unless
-    `RINGFOLD_DEVICE_REDUCER` is set. `direct` allows devices of one host to read the slots of all
-    ranks, if they can. `one_shot` allows one kernel to do a small all-reduce, if devices may reduce
-    and one kernel should be faster.
+    most `slice_bytes` bytes; by default, the cost model decides. `direct` allows devices of one
+    host to read the slots of all ranks, if they can. `one_shot` has one kernel do all small
+    all-reduces of ranks with a device each (`True`) or none (`False`); by default, it does those
+    that should be faster, if a calibration has measured the device.
 
     After an error nothing waits forever: streams continue, the results of outstanding calls are
     filled with 0xFF bytes (NaN), and every later call raises the error.
@@ -48,9 +46,8 @@ class Lane(_exit.Open):
         slot_bytes: int | None = None,
         slice_bytes: int | None = None,
         depth: int | None = None,
-        reducer: str = "auto",
         direct: bool = True,
-        one_shot: bool = True,
+        one_shot: bool | None = None,
     ) -> None:
         self._native = _native.Lane.open(
             communicator._native,
@@ -58,7 +55,6 @@ class Lane(_exit.Open):
             slot_bytes=slot_bytes,
             slice_bytes=slice_bytes,
             depth=depth,
-            reducer=reducer,
             direct=direct,
             one_shot=one_shot,
         )

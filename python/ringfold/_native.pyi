@@ -324,9 +324,8 @@ class Lane:
         slot_bytes: int | None = None,
         slice_bytes: int | None = None,
         depth: int | None = None,
-        reducer: str = "auto",
         direct: bool = True,
-        one_shot: bool = True,
+        one_shot: bool | None = None,
     ) -> Lane: ...
     @property
     def rank(self) -> int: ...

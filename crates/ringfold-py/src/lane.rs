@@ -100,8 +100,8 @@ impl Lane {
     /// `ordinal`; every rank calls this method.
     #[staticmethod]
     #[pyo3(signature = (
-        communicator, ordinal, *, slot_bytes=None, slice_bytes=None, depth=None, reducer="auto",
-        direct=true, one_shot=true
+        communicator, ordinal, *, slot_bytes=None, slice_bytes=None, depth=None, direct=true,
+        one_shot=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn open(
@@ -111,9 +111,8 @@ impl Lane {
         slot_bytes: Option<usize>,
         slice_bytes: Option<usize>,
         depth: Option<u32>,
-        reducer: &str,
         direct: bool,
-        one_shot: bool,
+        one_shot: Option<bool>,
     ) -> PyResult<Lane> {
         let parent = communicator.get().core()?;
         let usual = LaneConfig::default();
@@ -121,7 +120,6 @@ impl Lane {
             slot_bytes: slot_bytes.unwrap_or(usual.slot_bytes),
             slice_bytes,
             depth: depth.unwrap_or(usual.depth),
-            reducer: reducer.parse().map_err(exception)?,
             direct,
             one_shot,
         };

@@ -42,25 +42,6 @@ named! {
     }
 }
 
-named! {
-    /// The processors that combine the elements of an all-reduce on device memory. Whatever the
-    /// setting, the CPUs combine if a call names its algorithm, is reproducible or is made in a
-    /// group, and for `PremulSum`, because each rank has its own factor.
-    #[derive(Default)]
-    Reducer, "reducer" {
-        /// The faster of the two by the cost model, for each size: the devices if the CPUs are too
-        /// slow and the driver compiles kernels, otherwise the CPUs. `RINGFOLD_DEVICE_REDUCER`
-        /// takes precedence, if set.
-        #[default]
-        Auto, "auto";
-        /// The CPUs.
-        Host, "host";
-        /// The devices. An error if the driver does not compile kernels, or does not support stream
-        /// memory operations.
-        Device, "device";
-    }
-}
-
 /// The settings for joining a job. A field that is `None` comes from the environment: `RINGFOLD_*`,
 /// then the launcher's variables.
 #[derive(Clone, Debug, Default)]

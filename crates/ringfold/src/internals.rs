@@ -97,8 +97,8 @@ pub mod simulate {
     pub use crate::simulate::{
         BrokenPromise, Carried, ChunkResult, Compute, Delay, Devices, Disturbance, Grants,
         LateMergePolicy, LinkEnds, LinkUse, Links, LongestPath, MergeTarget, Network, PathKind,
-        PathPart, Payload, Ports, Promise, RankOnPath, RankReport, Reducer, Report, Scenario,
-        Sending, Server, Signals, Slow, Switch, TimelineLane, Timers, TraceEvent, copies_alone_ps,
+        PathPart, Payload, Ports, Promise, RankOnPath, RankReport, Report, Scenario, Sending,
+        Server, Signals, Slow, Switch, TimelineLane, Timers, TraceEvent, copies_alone_ps,
         fits_longest_path, longest_path, resolve, run, steps,
     };
     /// See `simulate::goal`.
@@ -197,7 +197,7 @@ pub mod tune {
 
     /// See `tune::devices`.
     pub mod devices {
-        pub use crate::tune::devices::pipeline::{Blocks, Line, Pipeline, Shape};
+        pub use crate::tune::devices::pipeline::{Line, Pipeline, Shape, Stage};
     }
 
     /// See `tune::fit`.

@@ -141,9 +141,7 @@ pub use device::{DeviceRegion, Driver, Platform, ProgramStream};
 pub use element::{BF16, Element, F8E4M3, F8E5M2, F16};
 pub use engine::lateness::{LATENESS_CLASSES, PeerStats, Stats};
 pub use error::{Error, Result, Site};
-pub use lane::{
-    Carried, DeviceBuffer, DeviceRequest, DeviceWork, Lane, LaneConfig, Reducer, WaitPath,
-};
+pub use lane::{Carried, DeviceBuffer, DeviceRequest, DeviceWork, Lane, LaneConfig, WaitPath};
 pub use memory::{Region, Registered};
 pub use schedule::Weighting;
 pub use tune::{Explanation, Reason, Rules};

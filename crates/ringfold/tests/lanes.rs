@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use ringfold::internals::device::Device;
 use ringfold::{
     Collective, Communicator, Config, Counts, DType, DeviceBuffer, DeviceRequest, DeviceWork,
-    Error, Lane, LaneConfig, ProgramStream, Reducer, Result, TransportChoice, WaitPath,
+    Error, Lane, LaneConfig, ProgramStream, Result, TransportChoice, WaitPath,
 };
 
 use software::{alone, driver, fail, live};
@@ -29,11 +29,11 @@ const COUNT: usize = 3000;
 const SMALL_COUNT: usize = 500;
 
 /// Opens a lane of two small slots.
-fn open(communicator: Communicator, ordinal: usize, reducer: Reducer) -> Result<Lane> {
+fn open(communicator: Communicator, ordinal: usize) -> Result<Lane> {
     let config = LaneConfig {
         slot_bytes: 4096,
         depth: 2,
-        reducer,
+        one_shot: Some(true),
         ..LaneConfig::default()
     };
     Lane::new(communicator, driver().unwrap(), ordinal, config)
@@ -61,10 +61,23 @@ struct Job {
     is_refused: AtomicBool,
 }
 
-fn enqueue(lane: &Lane, buffer: &DeviceBuffer, stream: ProgramStream) -> Result<DeviceWork> {
-    let counts = Counts::Even(buffer.bytes() as u64 / 4);
-    let (input, output) = (buffer.clone(), buffer.clone());
-    let request = DeviceRequest::new(Collective::AllReduce, DType::F32, counts, input, output);
+/// Enqueues an all-reduce or an all-gather of `buffer`, in place.
+fn enqueue(
+    lane: &Lane,
+    call: Collective,
+    buffer: &DeviceBuffer,
+    stream: ProgramStream,
+) -> Result<DeviceWork> {
+    let own_bytes = match call {
+        Collective::AllGather => buffer.bytes() / RANKS,
+        _ => buffer.bytes(),
+    };
+    let begin = buffer.bytes() - own_bytes;
+    let begin = begin * lane.rank() / (RANKS - 1);
+    let own = buffer.pieces(begin..begin + own_bytes);
+    let input = DeviceBuffer::new(own.map(|(_, piece)| piece).collect());
+    let (counts, output) = (Counts::Even(own_bytes as u64 / 4), buffer.clone());
+    let request = DeviceRequest::new(call, DType::F32, counts, input, output);
     // SAFETY: the memory lives until the lane is closed.
     unsafe { lane.enqueue(request, stream) }
 }
@@ -79,7 +92,7 @@ fn part(rank: usize) -> (usize, usize) {
 
 /// Opens a lane and makes two calls while the driver refuses call `at` of `name`, and one more call
 /// after all ranks have made these.
-fn rank(communicator: Communicator, job: &Job, reducer: Reducer, (name, at): Refused) -> Seen {
+fn rank(communicator: Communicator, job: &Job, call: Collective, (name, at): Refused) -> Seen {
     let all = &job.all;
     let (ordinal, count) = part(communicator.rank());
     let device = Device::open(driver().unwrap(), ordinal).unwrap();
@@ -97,9 +110,9 @@ fn rank(communicator: Communicator, job: &Job, reducer: Reducer, (name, at): Ref
         fail(name, at, REFUSED);
     }
     all.wait();
-    let lane = open(communicator, ordinal, reducer);
+    let lane = open(communicator, ordinal);
     let made = lane.as_ref().ok();
-    let calls = made.map(|lane| [(); 2].map(|()| enqueue(lane, &buffer, stream)));
+    let calls = made.map(|lane| [(); 2].map(|()| enqueue(lane, call, &buffer, stream)));
     // Without memory operations the lane's thread may make the refused call, later.
     let is_refused = |call: &Result<DeviceWork>| match call {
         Ok(work) => work.wait_on_host(LONG).is_err(),
@@ -121,7 +134,7 @@ fn rank(communicator: Communicator, job: &Job, reducer: Reducer, (name, at): Ref
             thread::yield_now();
         }
     }
-    let later = made.map(|lane| enqueue(lane, &buffer, stream));
+    let later = made.map(|lane| enqueue(lane, call, &buffer, stream));
     all.wait();
     // Calls at the end are not refused: another test checks the objects that are kept then.
     let is_over = leads && fail(c"*", 0, 0);
@@ -183,17 +196,17 @@ const ALL: &CStr = c"*";
 fn refuse(
     calls: impl Iterator<Item = u64>,
     path: WaitPath,
-    reducer: Reducer,
+    call: Collective,
     ranks: fn(usize) -> Vec<Communicator>,
 ) {
-    refuse_calls_of(ALL, calls, path, reducer, ranks);
+    refuse_calls_of(ALL, calls, path, call, ranks);
 }
 
 fn refuse_calls_of(
     name: &'static CStr,
     calls: impl Iterator<Item = u64>,
     path: WaitPath,
-    reducer: Reducer,
+    call: Collective,
     ranks: fn(usize) -> Vec<Communicator>,
 ) {
     let before = live();
@@ -204,7 +217,7 @@ fn refuse_calls_of(
         });
         let ranks = ranks(RANKS).into_iter().map(|communicator| {
             let job = job.clone();
-            thread::spawn(move || rank(communicator, &job, reducer, (name, at)))
+            thread::spawn(move || rank(communicator, &job, call, (name, at)))
         });
         let ranks: Vec<_> = ranks.collect();
         let seen: Vec<Seen> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
@@ -234,20 +247,7 @@ fn every_refused_call_of_the_driver_ends_the_lane_on_all_ranks() {
         refuse(
             (1..).step_by(1),
             WaitPath::Stream,
-            Reducer::Host,
-            Communicator::threads,
-        );
-    });
-}
-
-#[test]
-fn every_refused_call_ends_a_lane_whose_devices_combine_too() {
-    let settings = [("SOFTCUDA_LATENCY_US", "0")];
-    alone(&settings, || {
-        refuse(
-            (1..).step_by(1),
-            WaitPath::Stream,
-            Reducer::Device,
+            Collective::AllReduce,
             Communicator::threads,
         );
     });
@@ -260,7 +260,7 @@ fn refused_calls_end_a_lane_whose_devices_read_all_slots() {
         refuse(
             (1..).step_by(APART),
             WaitPath::Stream,
-            Reducer::Device,
+            Collective::AllGather,
             sharing,
         );
     });
@@ -270,7 +270,12 @@ fn refused_calls_end_a_lane_whose_devices_read_all_slots() {
 fn refused_calls_end_a_lane_whose_kernels_wait_for_each_other() {
     let settings = [("SOFTCUDA_LATENCY_US", "0"), ("SOFTCUDA_DEVICES", "2")];
     alone(&settings, || {
-        refuse((1..).step_by(4), WaitPath::Stream, Reducer::Device, sharing);
+        refuse(
+            (1..).step_by(4),
+            WaitPath::Stream,
+            Collective::AllReduce,
+            sharing,
+        );
     });
 }
 
@@ -290,7 +295,7 @@ const ENQUEUING: [&CStr; 8] = [
 /// on all ranks.
 fn small_calls(communicator: Communicator, all: &Barrier) -> [u64; ENQUEUING.len()] {
     let ordinal = communicator.rank();
-    let lane = open(communicator, ordinal, Reducer::Device).unwrap();
+    let lane = open(communicator, ordinal).unwrap();
     let memory = lane.device().enter().unwrap().allocate(SMALL_COUNT * 4);
     let memory = memory.unwrap();
     // SAFETY: the memory is freed when the lane is closed.
@@ -299,7 +304,13 @@ fn small_calls(communicator: Communicator, all: &Barrier) -> [u64; ENQUEUING.len
     let before = ENQUEUING.map(software::calls);
     all.wait();
     for _ in 0..SMALL_CALLS {
-        let work = enqueue(&lane, &buffer, ProgramStream::DEFAULT).unwrap();
+        let work = enqueue(
+            &lane,
+            Collective::AllReduce,
+            &buffer,
+            ProgramStream::DEFAULT,
+        )
+        .unwrap();
         assert!(work.wait_on_host(LONG).unwrap());
     }
     all.wait();
@@ -342,7 +353,7 @@ fn every_single_refused_call_ends_a_lane_whose_devices_read_all_slots() {
             refuse(
                 (first..).step_by(APART),
                 WaitPath::Stream,
-                Reducer::Device,
+                Collective::AllGather,
                 sharing,
             );
         });
@@ -357,10 +368,10 @@ fn a_refused_call_ends_a_lane_without_memory_operations_on_all_ranks() {
         refuse(
             (1..).step_by(1),
             WaitPath::Host,
-            Reducer::Host,
+            Collective::AllReduce,
             Communicator::threads,
         );
-        let (path, reducer) = (WaitPath::Host, Reducer::Host);
-        refuse_calls_of(c"cuEventQuery", 1..9, path, reducer, Communicator::threads);
+        let (path, call) = (WaitPath::Host, Collective::AllReduce);
+        refuse_calls_of(c"cuEventQuery", 1..9, path, call, Communicator::threads);
     });
 }

@@ -26,10 +26,10 @@ TIMEOUT_S = 1.5
 POINTS = [0, 7, 16]
 """Operations of the device after which a rank ends, in each check: the deep one takes all."""
 
-REDUCERS = {"host": "host", "gather": "host", "device": "device", "one_shot": "device"}
-"""The reducer of a lane for each kind of call: a sum by the CPUs, an all_gather, whose data devices
-read from the slots of all ranks, a sum by devices, which do the same, and a sum by one kernel."""
-SLICED = ["host", "gather", "device"]
+SLICED = ["host", "gather"]
+"""Kinds of calls in slices: a sum by the CPUs, and an all_gather, whose data devices read from the
+slots of all ranks. A sum by one kernel is of the kind `one_shot`."""
+
 SMALL_COUNT = 400
 """Elements of a call that one kernel does."""
 
@@ -79,7 +79,7 @@ def ends_after(comm: ringfold.Communicator, how: str, point: int, kind: str) -> 
     if comm.rank == 0:
         return sees_the_end(comm, kind, TIMEOUT_S if how == "stop" else None)
     os.environ["SOFTCUDA_MODE"] = "stepped"
-    program, lane = softcuda.Program(), Lane(comm, reducer=REDUCERS[kind], **SIZES)
+    program, lane = softcuda.Program(), Lane(comm, one_shot=kind == "one_shot", **SIZES)
     request, _, _ = call(lane, kind, program)
     # While it is enqueued none of its operations runs, so there are always as many.
     program.hold()
@@ -103,7 +103,7 @@ def sees_the_end(comm: ringfold.Communicator, kind: str, timeout: float | None) 
     """Makes one call after the other until one is refused."""
     program = softcuda.Program()
     try:
-        lane = Lane(comm, reducer=REDUCERS[kind], **SIZES)
+        lane = Lane(comm, one_shot=kind == "one_shot", **SIZES)
     except ringfold.RingfoldError as error:
         # The other rank has its lane, and ends before this one knows of its own.
         return type(error).__name__, str(error), program.pinned()
@@ -149,12 +149,9 @@ def test_a_rank_ends_within_a_call(jobs: Any, how: str, point: int) -> None:
     assert check(jobs, how, point)
 
 
-@pytest.mark.parametrize("kind", ["gather", "device"])
 @pytest.mark.parametrize(("how", "point"), [("kill", 9), ("abort", 5)])
-def test_a_rank_ends_while_devices_read_its_slots(
-    jobs: Any, how: str, point: int, kind: str
-) -> None:
-    assert check(jobs, how, point, kind)
+def test_a_rank_ends_while_devices_read_its_slots(jobs: Any, how: str, point: int) -> None:
+    assert check(jobs, how, point, "gather")
 
 
 @pytest.mark.parametrize("how", ERRORS)
@@ -208,9 +205,9 @@ def test_a_refused_join_ends_the_lane_on_all_ranks(jobs: Any) -> None:
         assert is_right
 
 
-def calls_while_memory_is_freed(comm: ringfold.Communicator, seed: int, reducer: str) -> Any:
+def calls_while_memory_is_freed(comm: ringfold.Communicator, seed: int, one_shot: bool) -> Any:
     """Calls of all sizes, while another thread holds the driver until the device is idle."""
-    program, lane = softcuda.Program(), Lane(comm, **SIZES, reducer=reducer)
+    program, lane = softcuda.Program(), Lane(comm, one_shot=one_shot, **SIZES)
     ended = threading.Event()
 
     def churn() -> None:
@@ -240,9 +237,9 @@ def sizes(seed: int) -> Iterator[int]:
     yield from (int(count) for count in random.integers(1, 10_000, size=12))
 
 
-@pytest.mark.parametrize("queues, reducer", [("1", "host"), ("0", "host"), ("1", "device")])
+@pytest.mark.parametrize("queues, one_shot", [("1", False), ("0", False), ("1", True)])
 def test_memory_may_be_freed_while_calls_are_enqueued(
-    jobs: Any, monkeypatch: pytest.MonkeyPatch, queues: str, reducer: str
+    jobs: Any, monkeypatch: pytest.MonkeyPatch, queues: str, one_shot: bool
 ) -> None:
     """Closed order: it holds where each stream has a queue, and where all share one, and with
     kernels, which the driver also compiles then.
@@ -252,7 +249,7 @@ def test_memory_may_be_freed_while_calls_are_enqueued(
     seed = 1
     print(f"seed {seed}")
     for wrong, pinned in jobs(
-        calls_while_memory_is_freed, 3, seed=seed, reducer=reducer
+        calls_while_memory_is_freed, 3, seed=seed, one_shot=one_shot
     ).results():
         assert wrong == 0
         assert pinned == 1

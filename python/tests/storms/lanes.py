@@ -102,16 +102,13 @@ def drawn(seed: int) -> Trial:
     ranks = random_.choice((2, 2, 3, 4))
     kind, victim = random_.choice(list(KINDS)), random_.randrange(ranks)
     devices = random_.choice(((0,), (0,), (0, 0), (0, 1)))
-    reducer = random_.choice(("host", "host", "device", "device", "auto"))
     lane: dict[str, Any] = {
         "slot_bytes": random_.choice((SHORT_SLOTS, SHORT_SLOTS, 1 << 16)),
         "depth": random_.choice((1, 2, 4)),
-        "reducer": reducer,
         "direct": random_.random() < 0.75,
-        "one_shot": random_.random() < 0.75,
+        "one_shot": random_.choice((None, False, True, True)),
     }
-    # Devices that reduce need streams that wait.
-    waits = reducer != "host" or random_.random() < 0.6
+    waits = random_.random() < 0.8
     is_shared = random_.random() < 0.2
     drivers = tuple(driver(random_, seed, rank, waits, is_shared) for rank in range(ranks))
     waits_there = drivers[victim]["SOFTCUDA_MEMOPS"] == "1"

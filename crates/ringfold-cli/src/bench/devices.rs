@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use ringfold::{Driver, LaneConfig, Platform, Reducer};
+use ringfold::{Driver, LaneConfig, Platform};
 
 use crate::info;
 use crate::parse::parse_bytes;
@@ -22,9 +22,8 @@ pub struct DeviceFlags {
     /// columns are added. `limit`: time of the call's copies between device and host alone, in both
     /// directions at once, without waiting for each other or for other ranks. `of limit`: rate of
     /// the collective, in percent of the rate of these copies. The column `algorithm` shows the
-    /// host's algorithm for a slice, `devices` if devices combine or move the elements of slices,
-    /// or `one kernel` if one kernel of each device carries out the call. See
-    /// docs/guides/devices.md.
+    /// host's algorithm for a slice, `devices` if devices move the elements of slices, or `one
+    /// kernel` if one kernel of each device carries out the call. See docs/guides/devices.md.
     #[arg(long, value_name = "DEVICES")]
     pub device: Option<Devices>,
 
@@ -40,17 +39,12 @@ pub struct DeviceFlags {
     #[arg(long, value_name = "N", requires = "device")]
     pub slots: Option<u32>,
 
-    /// With --device: combine the elements of an all_reduce on the host or on the device: auto,
-    /// host or device [default: auto]
-    #[arg(long, value_name = "WHAT", requires = "device")]
-    pub reducer: Option<Reducer>,
-
     /// With --device: let devices of one host read the slots of all ranks [default: true]
     #[arg(long, value_name = "BOOL", requires = "device")]
     pub direct: Option<bool>,
 
-    /// With --device, and --reducer auto or device: allow one kernel for a small all_reduce of
-    /// ranks with a device each, if it is predicted to be faster [default: true]
+    /// With --device: let one kernel do all small all_reduces of ranks with a device each, or none
+    /// [default: those predicted to be faster, if a calibration has measured the device]
     #[arg(long, value_name = "BOOL", requires = "device")]
     pub one_shot: Option<bool>,
 }
@@ -64,9 +58,8 @@ impl DeviceFlags {
             slot_bytes: slot_bytes.unwrap_or(default.slot_bytes),
             slice_bytes: self.device_slice_bytes.map(|bytes| bytes as usize),
             depth: self.slots.unwrap_or(default.depth),
-            reducer: self.reducer.unwrap_or(default.reducer),
             direct: self.direct.unwrap_or(default.direct),
-            one_shot: self.one_shot.unwrap_or(default.one_shot),
+            one_shot: self.one_shot.or(default.one_shot),
         }
     }
 }

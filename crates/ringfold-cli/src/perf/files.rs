@@ -145,7 +145,6 @@ pub fn document(run: &PerfRun, stats: Option<&[Stats]>) -> Value {
         config["device"] = devices.to_string().into();
         config["slot_bytes"] = lane.slot_bytes.into();
         config["slots"] = lane.depth.into();
-        config["reducer"] = lane.reducer.name().into();
         config["direct"] = lane.direct.into();
     }
     let mut document = json!({

@@ -84,11 +84,10 @@ pub fn header(
     if let Some(devices) = &arguments.on.device {
         let lane = arguments.on.config();
         text += &format!(
-            "# device: {devices}, {} slots of {} bytes in each direction, reducer: {}\n\
+            "# device: {devices}, {} slots of {} bytes in each direction\n\
              # calls: {}\n",
             lane.depth,
             lane.slot_bytes,
-            lane.reducer,
             match arguments.blocking {
                 1 => "the host waits for each before the next",
                 _ => "all are enqueued, and the host waits for the last",

@@ -155,8 +155,7 @@ fn devices_text(devices: &Devices, ranks: usize) -> String {
     let count = devices.device(ranks - 1) + 1;
     format!(
         "# devices: {count}, {rates}, {} of it both ways at once; a copy {}, {} \
-         of it on the link, a chain {} more, a signal {}, a driver call {}; {} of {}; reducer: \
-         {}\n",
+         of it on the link, a chain {} more, a signal {}, a driver call {}; {} of {}\n",
         significant(devices.duplex),
         time_text(devices.copy_ps),
         time_text(devices.gap_ps),
@@ -165,7 +164,6 @@ fn devices_text(devices: &Devices, ranks: usize) -> String {
         time_text(devices.enqueue_ps),
         plural(devices.depth as usize, "slot"),
         bytes_label(devices.slot_bytes as f64),
-        devices.reducer,
     )
 }
 

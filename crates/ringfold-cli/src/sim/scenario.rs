@@ -198,16 +198,13 @@ fn devices(given: &DeviceSettings, measured: Option<&DeviceConstants>) -> Result
     // The same part of the link's rate.
     let read_ps_per_byte =
         default.read_ps_per_byte * in_ps_per_byte / default.in_ps_per_byte.max(1);
-    let combine = given.device_reduce.map(|rate| rate.ps_per_byte as f64);
     Ok(Some(Devices {
         out_ps_per_byte: rates[0],
         in_ps_per_byte,
-        combine_ps_per_byte: combine.unwrap_or(default.combine_ps_per_byte),
         launch_ps: ps(given.device_launch, default.launch_ps),
         flag_ps: ps(given.device_flag, default.flag_ps),
         read_ps_per_byte: ps(given.device_read, read_ps_per_byte),
-        reducer: given.reducer.unwrap_or(default.reducer),
-        one_shot: given.one_shot.unwrap_or(default.one_shot),
+        one_shot: given.one_shot.or(default.one_shot),
         carried: None,
         duplex: given.device_duplex.unwrap_or(default.duplex),
         copy_ps: ps(given.device_copy, default.copy_ps),

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use ringfold::internals::simulate::{Payload, Ports, Reducer, Sending, Server, Slow};
+use ringfold::internals::simulate::{Payload, Ports, Sending, Server, Slow};
 use ringfold::internals::units::nearest;
 use ringfold::{Collective, DType, Method, Op, Weighting};
 use serde::{Deserialize, Deserializer};
@@ -128,12 +128,9 @@ pub struct DeviceSettings {
     pub slot_bytes: Option<Bytes>,
     pub device_slice_bytes: Option<Bytes>,
     pub slots: Option<u32>,
-    pub device_reduce: Option<Rate>,
     pub device_launch: Option<TimeSpan>,
     pub device_flag: Option<TimeSpan>,
     pub device_read: Option<Rate>,
-    #[serde(deserialize_with = "own_text")]
-    pub reducer: Option<Reducer>,
     pub one_shot: Option<bool>,
     pub direct: Option<bool>,
     pub ranks_per_device: Option<usize>,

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use ringfold::internals::tune::DeviceConstants;
 use ringfold::internals::tune::calibration::{Calibration, describe};
-use ringfold::internals::tune::{Constants, DeviceConstants};
 
 use crate::process::{Finished, Running, ringfold};
 
@@ -55,10 +55,9 @@ fn results_on_devices_are_exact_and_stand_beside_their_limit() {
         ("all_reduce -d bfloat16 -o avg", each),
         ("all_gather --blocking 1", each),
         ("all_reduce --blocking 0 --transport tcp", last),
-        ("all_reduce --reducer device -d float16 -o avg", each),
     ] {
         let done = done(perf(&format!("{line} --device soft -n 2 -c 2 {SIZES}")));
-        let head = "# device: soft, 4 slots of 16384 bytes in each direction, reducer: ";
+        let head = "# device: soft, 4 slots of 16384 bytes in each direction\n";
         assert!(done.stdout.contains(head), "{}", done.stdout);
         assert!(done.stdout.contains(calls), "{}", done.stdout);
         let rows = rows(&done.stdout);
@@ -78,54 +77,16 @@ fn results_on_devices_are_exact_and_stand_beside_their_limit() {
     }
 }
 
-/// Writes a calibration with the default devices, and with this time for a core to combine a byte;
-/// returns the file.
-fn calibrated(name: &str, reduce_us_per_byte: f64) -> String {
+/// Writes a calibration with the default devices; returns the file.
+fn calibrated() -> String {
     let calibration = Calibration {
-        constants: Constants {
-            reduce_us_per_byte,
-            ..Constants::default()
-        },
         devices: Some(DeviceConstants::default()),
         ..Calibration::default()
     };
     let text = calibration.text(&describe(Path::new("/")));
-    let path = std::env::temp_dir().join(format!("ringfold-{name}-{}.toml", std::process::id()));
+    let path = std::env::temp_dir().join(format!("ringfold-kernel-{}.toml", std::process::id()));
     std::fs::write(&path, text).expect("written");
     path.to_str().expect("a path").to_owned()
-}
-
-#[test]
-fn devices_combine_where_the_model_says_so_or_the_environment() {
-    const LINE: &str =
-        "all_reduce --device soft -n 1 -w 1 -c 1 -b 16K -e 1M -f 64 --slot-bytes 256K";
-    // 0.5 GB/s.
-    let file = calibrated("reducer", 2e-3);
-    let log = |name: &str, value: &str| {
-        let mut command = perf(LINE);
-        command.envs([("RINGFOLD_DEBUG", "INFO"), ("RINGFOLD_CALIBRATION", "0")]);
-        command.env(name, value);
-        let done = done(command);
-        assert!(done.stdout.contains("# Out of bounds values : 0 OK"));
-        done.stdout + &done.stderr
-    };
-    let by_model = log("RINGFOLD_CALIBRATION", &file);
-    let _ = std::fs::remove_file(&file);
-    assert!(by_model.contains("as measured"), "{by_model}");
-    assert!(
-        by_model.contains("all_reduce up to 1048576 bytes"),
-        "{by_model}"
-    );
-    assert!(by_model.contains("; devices combine"), "{by_model}");
-    let by_default = log("RINGFOLD_DEVICE_REDUCER", "auto");
-    assert!(by_default.contains("assumed"), "{by_default}");
-    assert!(by_default.contains("; the CPUs combine"), "{by_default}");
-    assert!(!by_default.contains("; devices combine"), "{by_default}");
-    let by_variable = log("RINGFOLD_DEVICE_REDUCER", "device");
-    assert!(by_variable.contains("; devices combine"), "{by_variable}");
-    assert!(!by_variable.contains("; the CPUs combine"), "{by_variable}");
-    assert_eq!(algorithm(&by_variable, 1 << 20), "devices");
-    assert_ne!(algorithm(&by_default, 1 << 20), "devices");
 }
 
 /// Returns the text after the transport in the row of this size.
@@ -139,42 +100,34 @@ fn algorithm(table: &str, bytes: usize) -> &str {
 #[test]
 fn one_kernel_does_small_calls_of_ranks_with_a_device_each_where_the_model_says_so() {
     const LINE: &str = "all_reduce --device soft -n 1 -w 1 -c 1 -b 4K -e 1M -f 256";
-    let file = calibrated("kernel", Constants::default().reduce_us_per_byte);
-    let log = |more: &str| {
+    let file = calibrated();
+    let log_with = |more: &str, file: &str| {
         let mut command = perf(&format!("{LINE} {more}"));
-        command.envs([("RINGFOLD_DEBUG", "INFO"), ("RINGFOLD_CALIBRATION", &file)]);
+        command.envs([("RINGFOLD_DEBUG", "INFO"), ("RINGFOLD_CALIBRATION", file)]);
         command.env("SOFTCUDA_DEVICES", "2");
         let done = done(command);
         assert!(done.stdout.contains("# Out of bounds values : 0 OK"));
         done.stdout + &done.stderr
     };
+    let log = |more: &str| log_with(more, &file);
     let text = log("");
     assert!(
         text.contains("all_reduce up to 4096 bytes: one kernel"),
         "{text}"
     );
-    assert!(text.contains("; the CPUs combine"), "{text}");
+    assert!(text.contains("as measured") && text.contains("busiest of a slice"));
     assert_eq!(algorithm(&text, 4096), "one kernel");
-    for more in ["--one-shot false", "--direct false", "--reducer host"] {
+    for more in ["--one-shot false", "--direct false"] {
         let text = log(more);
         assert!(!text.contains("one kernel;"), "{more}: {text}");
         assert_ne!(algorithm(&text, 4096), "one kernel", "{more}");
     }
     let _ = std::fs::remove_file(&file);
-}
-
-#[test]
-fn a_misspelt_reducer_gets_the_words_that_there_are() {
-    const DUE: &str = "RINGFOLD_DEVICE_REDUCER=`devise`: unknown reducer `devise`";
-    let mut measured = perf("all_reduce --device soft -b 1K -e 1K -n 1");
-    measured.env("RINGFOLD_DEVICE_REDUCER", "devise");
-    let refused = refusal(measured);
-    let mut told = ringfold(&["info"]);
-    told.env("RINGFOLD_DEVICE_REDUCER", "devise");
-    for text in [refused, done(told).stdout] {
-        assert!(text.contains(DUE), "{text}");
-        assert!(text.contains("One of auto, host, device"), "{text}");
-    }
+    // Assumed constants are no reason, but the flag is.
+    assert_ne!(algorithm(&log_with("", "0"), 4096), "one kernel");
+    let asked = log_with("--one-shot true", "0");
+    assert!(asked.contains("assumed"), "{asked}");
+    assert_eq!(algorithm(&asked, 4096), "one kernel");
 }
 
 #[test]

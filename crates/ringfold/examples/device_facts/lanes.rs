@@ -11,7 +11,7 @@ use ringfold::{
     Collective, Counts, DType, DeviceBuffer, DeviceRequest, DeviceWork, Lane, LaneConfig, Result,
 };
 
-use crate::rig::{Rig, number, program, value, whole};
+use crate::rig::{Rig, number, program, whole};
 
 const ELEMENT_BYTES: usize = size_of::<u32>();
 /// Pause between two allocations.
@@ -36,8 +36,7 @@ impl Checked {
         let part = communicator.split(Some(0), communicator.rank() as i64)?;
         let part = part.expect("a part of all ranks, because all gave the same color");
         let config = LaneConfig {
-            slot_bytes: number("slot_bytes", "1M"),
-            reducer: value("reducer", "host").parse()?,
+            slot_bytes: number("slot_bytes", "2M"),
             ..LaneConfig::default()
         };
         Ok(Checked {

@@ -24,8 +24,8 @@ use crate::types::{Access, Algorithm, Assignment, Collective, DType, Method, Op,
 /// ```text
 /// 0 collective  1 dtype  2 op: 4 bits, kind of qualifier: 3 bits, has lists: 1 bit
 /// 3 algorithm: 4 bits, assignment: 1 bit, access: 2 bits, inline payload (`ll`): 1 bit
-/// 4 qualifier: u32  8 count: u64; with lists 40 bits, lists: 24 bits  16 sequence: 48 bits
-/// 22 cut: u16
+/// 4 qualifier: u32  8 count: u64; with lists 40 bits, lists: 24 bits  16 sequence: 40 bits
+/// 21 reserved for an epoch of the members: 0  22 cut: u16
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -54,7 +54,7 @@ pub struct Call {
     pub lists: u32,
     /// The call's number on this communicator, counted from [`PREPARED`]. For a send, the number
     /// among the sender's messages to the peer; for a receive, which no peer ever sees, the number
-    /// among this rank's receives. Only the lowest 48 bits are on the wire.
+    /// among this rank's receives. Only the lowest 40 bits are on the wire.
     pub sequence: u64,
     /// The number of channels, the slice size and the demand on the order, see [`Way::cut`]: also
     /// chosen. 0 for messages.
@@ -64,7 +64,7 @@ pub struct Call {
 /// Sequence number before the user's first call: users see call numbers from 1. The library's own
 /// calls, which prepare a communicator, have smaller numbers. Sequence numbers grow from call to
 /// call, so they also show which rank is behind.
-pub const PREPARED: u64 = 1 << 40;
+pub const PREPARED: u64 = 1 << 39;
 
 /// The cut of a call in which ranks meet while devices move the data. Another call with as many
 /// channels has the same cut by chance, once in a thousand.
@@ -104,7 +104,12 @@ const ACCESS_BITS: u32 = 5;
 const INLINE_BIT: u32 = 7;
 
 /// Bits of a sequence number on the wire; no program makes more calls.
-const SEQUENCE_BITS: u32 = 48;
+const SEQUENCE_BITS: u32 = 40;
+
+/// Place of the cut in the last word, above the sequence number and the reserved byte.
+const CUT_BIT: u32 = 48;
+
+const _: () = assert!(PREPARED < 1 << SEQUENCE_BITS);
 
 /// Bits of a cut that hold the slice's digest; the bits above hold the number of channels minus 1.
 const SLICE_BITS: u32 = 10;
@@ -145,7 +150,7 @@ impl Call {
         [
             kind,
             self.count | (self.lists as u64) << LISTED_BITS,
-            sequence | (self.cut as u64) << SEQUENCE_BITS,
+            sequence | (self.cut as u64) << CUT_BIT,
         ]
     }
 
@@ -248,10 +253,9 @@ impl Call {
     pub fn contradicts(&self, other: &Call) -> bool {
         let requested = |call: &Call| {
             let qualifier = match call.qualifier {
-                stated @ (Qualifier::Root(_)
-                | Qualifier::After(_)
-                | Qualifier::Registration
-                | Qualifier::Share { .. }) => stated,
+                stated @ (Qualifier::Root(_) | Qualifier::After(_) | Qualifier::Registration) => {
+                    stated
+                }
                 _ => Qualifier::None,
             };
             (call.collective, call.dtype, call.op, qualifier)
@@ -277,8 +281,9 @@ impl Call {
         };
         let access = Access::from_wire(bytes[3] >> ACCESS_BITS & 3)?;
         let is_inline = bytes[3] >> INLINE_BIT == 1;
+        let has_epoch = word(16) << (64 - CUT_BIT) >> (64 - CUT_BIT + SEQUENCE_BITS) != 0;
         // A call with lists has a digest, and an inline payload is never in registered buffers.
-        if (has_lists && lists == 0) || (is_inline && access == Access::Registered) {
+        if has_epoch || (has_lists && lists == 0) || (is_inline && access == Access::Registered) {
             return None;
         }
         Some(Call {
@@ -293,7 +298,7 @@ impl Call {
             count,
             lists,
             sequence: word(16) & ((1 << SEQUENCE_BITS) - 1),
-            cut: (word(16) >> SEQUENCE_BITS) as u16,
+            cut: (word(16) >> CUT_BIT) as u16,
         })
     }
 }

@@ -24,27 +24,15 @@ pub enum Qualifier {
     /// The [mark](crate::schedule::Weights::mark) of the ownership weights by which the ranks'
     /// shares are cut.
     Weights(u32),
-    /// A part of a reduction whose elements devices combine: the operation, and the lowest bits of
-    /// the number of elements.
-    Share { op: u8, elements: u32 },
 }
 
 /// Error text for different digests of earlier calls.
 pub const EARLIER: &str = "an earlier collective with a root differed";
 
-/// Bits of an operation in the value of a `Share`.
-const SHARE_OP_BITS: u32 = 4;
-
 /// Bits of the kind on the wire.
 pub const KIND_BITS: u32 = 3;
 
 impl Qualifier {
-    /// Returns the qualifier of a part of a reduction of `elements` elements by the operation `op`.
-    pub const fn share(op: u8, elements: u32) -> Qualifier {
-        let elements = elements << SHARE_OP_BITS >> SHARE_OP_BITS;
-        Qualifier::Share { op, elements }
-    }
-
     /// Returns the qualifier of a call without its own. `digest` is that of the earlier collectives
     /// with a root; 0 for none.
     #[inline]
@@ -67,7 +55,6 @@ impl Qualifier {
             Qualifier::Registration => (4, 0),
             Qualifier::StragglerPolicy(policy) => (5, policy),
             Qualifier::Weights(mark) => (6, mark),
-            Qualifier::Share { op, elements } => (7, elements << SHARE_OP_BITS | op as u32),
         }
     }
 
@@ -81,19 +68,13 @@ impl Qualifier {
             (4, 0) => Qualifier::Registration,
             (5, policy) => Qualifier::StragglerPolicy(policy),
             (6, mark) => Qualifier::Weights(mark),
-            (7, value) => Qualifier::Share {
-                op: (value & ((1 << SHARE_OP_BITS) - 1)) as u8,
-                elements: value >> SHARE_OP_BITS,
-            },
             _ => return None,
         })
     }
 
     /// Describes the difference between two qualifiers, if there is one.
     pub fn difference(self, other: Qualifier) -> Option<&'static str> {
-        use Qualifier::{
-            After, LateRank, Registration, Root, Share, StragglerPolicy, Tag, Weights,
-        };
+        use Qualifier::{After, LateRank, Registration, Root, StragglerPolicy, Tag, Weights};
         match (self, other) {
             _ if self == other => None,
             (Tag(_), Tag(_)) => Some("the tags differ"),
@@ -101,11 +82,6 @@ impl Qualifier {
             (LateRank(_), LateRank(_)) => Some("the ranks known to be late differ"),
             (StragglerPolicy(_), StragglerPolicy(_)) => Some("the straggler policies differ"),
             (Weights(_), Weights(_)) => Some("the ownership weights differ"),
-            (Share { op, .. }, Share { op: other, .. }) if op != other => {
-                Some("the operations differ")
-            }
-            (Share { .. }, Share { .. }) => Some("the counts differ"),
-            (Share { .. }, _) | (_, Share { .. }) => Some("one of them is reduced by devices"),
             (Registration, _) | (_, Registration) => Some("one of them registers memory"),
             (Weights(_), _) | (_, Weights(_)) => Some("one of them has ownership weights"),
             (LateRank(_), _) | (_, LateRank(_)) => Some("one of them expects a late rank"),
@@ -133,7 +109,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(found, 7 * 4 + 1);
+        assert_eq!(found, 6 * 4 + 1);
     }
 
     #[test]
@@ -144,7 +120,6 @@ mod tests {
             Qualifier::LateRank(5),
             Qualifier::StragglerPolicy(5),
             Qualifier::Weights(5),
-            Qualifier::Share { op: 5, elements: 0 },
         ];
         for (index, one) in all.iter().enumerate() {
             for other in &all[..index] {

@@ -48,7 +48,6 @@ impl Request {
             in_place: false,
             timeout,
             registers: false,
-            share: self.share,
             whole: self.whole,
             asked: self.asked,
             weights: None,

@@ -122,10 +122,6 @@ pub struct Request<M = Region> {
     /// Number of calls that are made together, which the tuner takes into account; the same on all
     /// ranks. 1 for a single call.
     pub group: u32,
-    /// Number of elements of the part of a reduction by `op` that this call moves for devices,
-    /// which combine the elements. Ranks compare both. For lanes.
-    #[doc(hidden)]
-    pub share: Option<u32>,
     /// Digest of all counts of the longer call of which this call is a slice. Ranks compare it. For
     /// lanes.
     #[doc(hidden)]
@@ -157,7 +153,6 @@ impl<M> Request<M> {
             output,
             options: CallOptions::default(),
             group: 1,
-            share: None,
             whole: None,
             asked: None,
         }

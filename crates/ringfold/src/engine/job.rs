@@ -51,9 +51,6 @@ pub struct Job {
     pub timeout: Duration,
     /// Whether this is a call by which the library registers memory, and not a user's call.
     pub registers: bool,
-    /// For a call that moves a part of a reduction by devices: the element count of the reduction,
-    /// whose operation is `op`.
-    pub share: Option<u32>,
     /// For a slice of a longer call: the digest of that call's counts, which ranks compare.
     pub whole: Option<u32>,
     /// For a barrier that stands for a call of devices: that call, which ranks compare instead of
@@ -89,16 +86,6 @@ impl Job {
         match self.asked {
             None => call,
             Some(asked) => call.in_place_of(asked),
-        }
-    }
-
-    /// Returns the qualifier of a part of a reduction by devices, or no qualifier if the job is no
-    /// such part.
-    #[inline]
-    pub(super) fn share(&self) -> Qualifier {
-        match self.share {
-            Some(elements) => Qualifier::share(self.op.wire(), elements),
-            None => Qualifier::None,
         }
     }
 }

@@ -328,7 +328,6 @@ fn qualifier(job: &Job, straggler_policy: Option<u32>) -> Qualifier {
         _ if job.collective.has_root() => Qualifier::Root(job.root as u32),
         _ if job.way.algorithm == Algorithm::Stragglar => Qualifier::LateRank(job.root as u32),
         _ if job.registers => Qualifier::Registration,
-        _ if job.share.is_some() => job.share(),
         weights => match (straggler_policy, weights) {
             (Some(mark), _) => Qualifier::StragglerPolicy(mark),
             (None, Some(weights)) => Qualifier::Weights(weights.mark()),

@@ -7,7 +7,7 @@ use super::{
     parsed, peer_timeout, positive, process, replaceable, seconds, secret, size, sockets, switch,
     text, within,
 };
-use crate::config::{Bind, Reducer, StragglerPolicy, TransportChoice};
+use crate::config::{Bind, StragglerPolicy, TransportChoice};
 use crate::congestion::Congestion;
 use crate::control::{RendezvousAddress, Secret};
 use crate::error::Result;
@@ -352,13 +352,6 @@ variables! {
     /// `RINGFOLD_CUDA_LIBRARY` is set, CUDA's driver is used if it is installed, and otherwise HIP.
     "RINGFOLD_HIP_LIBRARY": "a library's path or name", default "`libamdhip64.so`"
         => hip_library: String = text;
-
-    /// The processors that combine the elements of an `all_reduce` on device memory, unless the
-    /// program sets them: the CPUs (`host`), the devices (`device`), or for each size the faster of
-    /// the two by the cost model (`auto`). See docs/explanation/devices.md. Must be the same on all
-    /// ranks.
-    "RINGFOLD_DEVICE_REDUCER": "`auto`, `host`, `device`", default "`auto`"
-        => device_reducer: Reducer = parsed;
 
     /// In the PyTorch backend: whether DistributedDataParallel's gradient buckets are registered
     /// automatically; see docs/guides/torch.md. Must be the same on all ranks.

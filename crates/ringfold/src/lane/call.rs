@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use super::cut::{Cut, Fetched, Part, only_moves};
-use super::fold::call::{FoldedCall, Rows};
-use super::fold::shares::Shares;
 use super::one_shot::call::OneShotCall;
 use super::policy::Carried;
 use super::program::{Step, steps};
@@ -74,8 +72,6 @@ pub struct LaneCall {
 enum Body {
     /// The host carries out each slice.
     Parts(Group),
-    /// Devices combine: each slice has two numbers.
-    Folded(Box<FoldedCall>),
     /// One kernel of each device does it, as one slice.
     OneShot(Box<OneShotCall>),
 }
@@ -148,14 +144,12 @@ impl CallPart {
 
 impl LaneCall {
     /// The calls `requests`, all collectives or all messages, made together on these `terms`,
-    /// checked; `marks` are for them alone. Devices combine one whose `rows` are given.
-    /// `message_bytes` has the most bytes of a slice of a message, which depends on the message
-    /// alone.
+    /// checked; `marks` are for them alone. `message_bytes` has the most bytes of a slice of a
+    /// message, which depends on the message alone.
     pub fn new(
         mut requests: Vec<DeviceRequest>,
         terms: Terms,
         marks: Marks,
-        rows: Option<Rows>,
         message_bytes: impl Fn(&DeviceRequest) -> usize,
     ) -> Result<LaneCall> {
         let Terms {
@@ -186,20 +180,6 @@ impl LaneCall {
             Ok(cut)
         };
         let cuts = requests.iter().map(cut).collect::<Result<Vec<_>>>()?;
-        if let Some(rows) = rows
-            && let Some(shares) = folded_shares(&requests, [rank, world_size], slot_bytes)
-        {
-            let folded = FoldedCall::new(requests.remove(0), shares, rows);
-            let bank = self::bank(terms.is_direct);
-            return Ok(LaneCall {
-                bank,
-                first: terms.next[bank as usize],
-                timeout,
-                marks,
-                slices: folded.halves.count(),
-                body: Body::Folded(Box::new(folded)),
-            });
-        }
         if cuts.len() > 1 && cuts.iter().any(|cut| !cut.is_agreed()) {
             let text = "an all_to_all with a count for each pair, made together with other calls";
             return Err(Error::Unsupported(text.into()));
@@ -249,27 +229,16 @@ impl LaneCall {
     }
 
     /// The order in which its slices are enqueued.
-    pub fn steps(&self, depth: u32) -> impl Iterator<Item = Step> + '_ {
-        steps(self.slices, depth, |slice| {
-            self.folded().and_then(|call| call.halves.needed(slice))
-        })
+    pub fn steps(&self, depth: u32) -> impl Iterator<Item = Step> {
+        steps(self.slices, depth)
     }
 
     /// By what it is carried out.
     pub fn carried(&self) -> Carried {
         match (&self.body, self.bank) {
             (Body::OneShot(_), _) => Carried::OneShot,
-            (Body::Folded(_), _) => Carried::Folded,
             (Body::Parts(_), Bank::Direct) => Carried::Direct,
             (Body::Parts(_), Bank::Host) => Carried::Host,
-        }
-    }
-
-    /// The call that devices combine, if they do.
-    pub fn folded(&self) -> Option<&FoldedCall> {
-        match &self.body {
-            Body::Folded(call) => Some(call),
-            Body::Parts(_) | Body::OneShot(_) => None,
         }
     }
 
@@ -277,14 +246,13 @@ impl LaneCall {
     pub fn one_shot(&self) -> Option<&OneShotCall> {
         match &self.body {
             Body::OneShot(call) => Some(call),
-            Body::Parts(_) | Body::Folded(_) => None,
+            Body::Parts(_) => None,
         }
     }
 
     /// What `slice` brings from the device into its slot.
     pub fn brought(&self, slice: u32) -> Vec<Transfer> {
         match &self.body {
-            Body::Folded(call) => call.brought(slice),
             Body::OneShot(_) => vec![],
             Body::Parts(_) => {
                 self.transfers(slice, |part, slice| (part.cut.brought(slice), &part.input))
@@ -295,7 +263,6 @@ impl LaneCall {
     /// What `slice` takes to the device from its result.
     pub fn taken(&self, slice: u32) -> Vec<Transfer> {
         match &self.body {
-            Body::Folded(call) => call.taken(slice),
             Body::OneShot(_) => vec![],
             Body::Parts(_) => {
                 self.transfers(slice, |part, slice| (part.cut.taken(slice), &part.output))
@@ -305,9 +272,6 @@ impl LaneCall {
 
     /// What `slice`, a direct one, takes to the device from other ranks' slots.
     pub fn fetched(&self, slice: u32) -> Vec<Fetch> {
-        if let Body::Folded(call) = &self.body {
-            return call.fetched(slice);
-        }
         let mut fetches = vec![];
         for (place, CallPart { cut, output, .. }, slice) in self.of_slice(slice) {
             for Fetched { rank, part } in cut.fetched(slice) {
@@ -330,7 +294,6 @@ impl LaneCall {
     /// Where its results stand on the device.
     pub fn outputs(&self) -> Vec<DeviceRegion> {
         match &self.body {
-            Body::Folded(call) => call.output().regions().to_vec(),
             Body::OneShot(call) => call.request.output.regions().to_vec(),
             Body::Parts(_) => {
                 let regions = self.parts().map(|part| part.output.regions());
@@ -347,7 +310,7 @@ impl LaneCall {
     fn group(&self) -> Option<&Group> {
         match &self.body {
             Body::Parts(group) => Some(group),
-            Body::Folded(_) | Body::OneShot(_) => None,
+            Body::OneShot(_) => None,
         }
     }
 
@@ -375,10 +338,8 @@ impl LaneCall {
 
     /// The calls that ranks compare for `slice`, a direct one, before any reads of it.
     pub fn by_devices(&self, slice: u32) -> Vec<Request> {
-        match &self.body {
-            Body::Folded(call) => return vec![call.by_devices(slice)],
-            Body::OneShot(call) => return vec![call.by_devices()],
-            Body::Parts(_) => {}
+        if let Body::OneShot(call) = &self.body {
+            return vec![call.by_devices()];
         }
         let by_devices = |(_, part, slice): (usize, &CallPart, u32)| part.cut.by_devices(slice);
         self.of_slice(slice).map(by_devices).collect()
@@ -392,10 +353,8 @@ impl LaneCall {
     /// What the host does for `slice`, from the slot to the result. Of several calls those that
     /// have such a slice.
     pub fn on_host(&self, slice: u32, slot: Region, result: Region) -> Vec<Request> {
-        match &self.body {
-            Body::Folded(call) => return vec![call.on_host(slice, slot, result)],
-            Body::OneShot(call) => return vec![call.by_devices()],
-            Body::Parts(_) => {}
+        if let Body::OneShot(call) = &self.body {
+            return vec![call.by_devices()];
         }
         let request = |(place, part, slice): (usize, &CallPart, u32)| {
             let share = |region: Region| region.part(place..region.bytes());
@@ -433,18 +392,4 @@ fn turn(request: &DeviceRequest, rank: usize, world_size: usize) -> [usize; 5] {
         request.tag as usize,
         is_second,
     ]
-}
-
-/// The cut of a call that devices combine; nothing if it does not fit.
-fn folded_shares(
-    requests: &[DeviceRequest],
-    [rank, world_size]: [usize; 2],
-    slot_bytes: usize,
-) -> Option<Shares> {
-    let [request] = requests else {
-        return None;
-    };
-    let element_bytes = request.dtype.size_bytes();
-    let count = (request.input.bytes() / element_bytes) as u64;
-    Shares::new(count, element_bytes, rank, world_size, slot_bytes)
 }

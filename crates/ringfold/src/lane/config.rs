@@ -2,8 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use crate::config::Reducer;
-
 /// The size of slots where nothing else is said, and how many there are.
 const SLOT_BYTES: usize = 2 << 20;
 const DEPTH: u32 = 4;
@@ -19,16 +17,16 @@ pub struct LaneConfig {
     /// Slices that may be under way at the same time, a power of two. The staging memory has two
     /// slots for each.
     pub depth: u32,
-    /// What combines the elements of an all-reduce.
-    pub reducer: Reducer,
-    /// Whether devices read the slots of all ranks in calls that only move data, and in both halves
-    /// of a slice that they combine, so that no CPU touches it. Takes effect where all ranks are on
-    /// one host and share memory, streams wait for words, and drivers compile kernels. A rank has
-    /// one more set of slots then, and pins the staging memory of all ranks.
+    /// Whether devices read the slots of all ranks in calls that only move data, so that no CPU
+    /// touches it. Takes effect where all ranks are on one host and share memory, streams wait for
+    /// words, and drivers compile kernels. A rank has one more set of slots then, and pins the
+    /// staging memory of all ranks.
     pub direct: bool,
-    /// Whether one kernel of each device may do small all-reduces, where devices may combine. Takes
-    /// effect where `direct` does and each rank has a device of its own.
-    pub one_shot: bool,
+    /// Whether one kernel of each device does small all-reduces. `None`: those that should be
+    /// faster by the cost model, if a calibration has measured rank 0's device; `Some(true)`: all
+    /// that fit. Takes effect where `direct` does and each rank has a device of its own, unless the
+    /// communicator is reproducible.
+    pub one_shot: Option<bool>,
 }
 
 impl Default for LaneConfig {
@@ -37,9 +35,8 @@ impl Default for LaneConfig {
             slot_bytes: SLOT_BYTES,
             slice_bytes: None,
             depth: DEPTH,
-            reducer: Reducer::Auto,
             direct: true,
-            one_shot: true,
+            one_shot: None,
         }
     }
 }

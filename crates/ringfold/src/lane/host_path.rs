@@ -60,6 +60,11 @@ impl HostPath {
         })
     }
 
+    /// The staging memory.
+    pub fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
     /// Brings as many slices as there are free slots, of `call` and of those that `later` finds.
     pub fn bring_ahead(
         &mut self,

@@ -5,27 +5,22 @@ use std::sync::Arc;
 use super::call::{LaneCall, Marks, is_message, message_share_bytes};
 use super::copies;
 use super::cut::only_moves;
-use super::fold::call::{FoldedCall, Rows};
-use super::fold::{self, Folder};
 use super::guard::Guard;
 use super::one_shot::OneShot;
 use super::one_shot::call::OneShotCall;
 use super::policy::{Carried, Policy};
-use super::program::{Half, Step};
+use super::program::Step;
 use super::request::DeviceRequest;
 use super::staging::{BANKS, Bank, Staging};
 use super::words::Word;
 use crate::device::{Current, Device, ProgramStream, Stream};
 use crate::error::Result;
-use crate::types::Collective;
 
 /// What the thread uses that makes a call.
 #[derive(Debug)]
 pub struct Issuer {
     device: Arc<Device>,
     staging: Arc<Staging>,
-    /// With what the device combines, if it does.
-    folder: Option<Folder>,
     policy: Policy,
     /// What ends direct calls, if there are such.
     guard: Option<Guard>,
@@ -38,33 +33,24 @@ pub struct Issuer {
 }
 
 impl Issuer {
-    /// An issuer to the streams of `staging`; with a `folder`, where all ranks have one.
+    /// An issuer to the streams of `staging`. `guard` ends direct calls, and `one_shot` does small
+    /// all-reduces, if `policy` has such.
     pub fn new(
         device: &Arc<Device>,
         staging: Arc<Staging>,
-        folder: Option<Folder>,
         policy: Policy,
+        guard: Option<Guard>,
+        one_shot: Option<OneShot>,
     ) -> Issuer {
         Issuer {
             device: device.clone(),
             staging,
-            folder,
             policy,
-            guard: None,
-            one_shot: None,
+            guard,
+            one_shot,
             next: [0; BANKS],
             takes: 0,
         }
-    }
-
-    /// Has direct calls end with `guard`, where all ranks have one.
-    pub fn guard(&mut self, guard: Guard) {
-        self.guard = Some(guard);
-    }
-
-    /// Has small all-reduces be done by one kernel: where all ranks have `one_shot`.
-    pub fn meet_by(&mut self, one_shot: Option<OneShot>) {
-        self.one_shot = one_shot;
     }
 
     /// The events of a call that is made in `program`; none where the stream's operations are
@@ -102,22 +88,6 @@ impl Issuer {
         }
     }
 
-    /// Where the device combines what is asked for, if it does. May have to compile a kernel.
-    pub fn rows(&mut self, requests: &[DeviceRequest]) -> Result<Option<Rows>> {
-        let (Some(folder), [request]) = (&mut self.folder, requests) else {
-            return Ok(None);
-        };
-        let is_reduced = request.collective == Collective::AllReduce
-            && request.options.leave_reduction_open()
-            && self.policy.is_folded(&request.on_host())
-            && fold::is_folded(request.op, request.dtype);
-        if !is_reduced {
-            return Ok(None);
-        }
-        folder.prepare(&self.device.enter()?, request.op, request.dtype)?;
-        Ok(Some(folder.rows()))
-    }
-
     /// The most bytes of a slice of a message, which its sender and its receiver know alike.
     pub fn message_bytes(&self, request: &DeviceRequest) -> usize {
         let most = message_share_bytes(self.staging.slot_bytes());
@@ -125,9 +95,8 @@ impl Issuer {
         chosen.min(most)
     }
 
-    /// The most bytes of a slice of the call or group `requests`, which devices combine if
-    /// `is_folded`.
-    pub fn slice_bytes(&mut self, requests: &[DeviceRequest], is_folded: bool) -> usize {
+    /// The most bytes of a slice of the call or group `requests`.
+    pub fn slice_bytes(&mut self, requests: &[DeviceRequest]) -> usize {
         // The slices of a group travel together, and messages have slices of their own.
         let [request] = requests else {
             return self.staging.slot_bytes();
@@ -137,9 +106,8 @@ impl Issuer {
             return self.staging.slot_bytes();
         }
         let request = request.on_host();
-        let carried = match is_folded {
-            true => Carried::Folded,
-            false if self.staging.is_direct() && only_moves(&request) => Carried::Direct,
+        let carried = match self.staging.is_direct() && only_moves(&request) {
+            true => Carried::Direct,
             false => Carried::Host,
         };
         self.policy.log(&request, carried);
@@ -203,9 +171,6 @@ impl Issuer {
         let free = due.wrapping_sub(self.staging.depth());
         let out = &self.staging.out;
         self.wait(current, out, call, Word::Free, free)?;
-        if let Some((folder, folded, Half::Gather(index), _)) = self.half(call, slice) {
-            folder.fold(current, &self.staging, &folded.fold(index))?;
-        }
         copies::bring(current, &self.staging, call, slice)?;
         self.write(current, out, call, Word::Arrived, due)
     }
@@ -214,10 +179,6 @@ impl Issuer {
         let due = call.number(slice).wrapping_add(1);
         let into = &self.staging.into;
         self.wait(current, into, call, Word::Released, due)?;
-        let half = self.half(call, slice);
-        if let Some((folder, _, Half::Gather(_), set)) = half {
-            folder.follow(current, into, set)?;
-        }
         copies::take(current, &self.staging, call, slice)?;
         if let (Some(guard), Bank::Direct) = (&self.guard, call.bank)
             && slice + 1 == call.slices
@@ -226,23 +187,7 @@ impl Issuer {
                 guard.enqueue(current, &self.staging, output)?;
             }
         }
-        self.write(current, into, call, Word::Taken, due)?;
-        match half {
-            Some((folder, _, Half::Scatter(_), set)) => folder.mark(current, into, set),
-            _ => Ok(()),
-        }
-    }
-
-    /// What `slice` is the half of, where devices combine: with what, the call, the half, and its
-    /// set of rows.
-    fn half<'a>(
-        &'a self,
-        call: &'a LaneCall,
-        slice: u32,
-    ) -> Option<(&'a Folder, &'a FoldedCall, Half, usize)> {
-        let (folder, folded) = (self.folder.as_ref()?, call.folded()?);
-        let (half, set) = folded.set(slice);
-        Some((folder, folded, half, set))
+        self.write(current, into, call, Word::Taken, due)
     }
 
     /// Has `stream` wait until `word` of the call's bank has reached `value`, unless it has by now.
@@ -273,7 +218,7 @@ impl Issuer {
 
     /// Leaves what the device has to the parent, in a forked child.
     pub fn forget(&mut self) {
-        let kernels = (self.folder.take(), self.guard.take(), self.one_shot.take());
+        let kernels = (self.guard.take(), self.one_shot.take());
         std::mem::forget(kernels);
     }
 

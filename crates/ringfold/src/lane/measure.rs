@@ -1,7 +1,7 @@
 //! What a device and its link to the host are like: the constants of the cost model, measured.
 //!
-//! The measurement uses what lanes use: pinned memory, two streams, words, and the kernels that
-//! combine. A kernel that meets others meets itself here: its own flag stands for those of all
+//! The measurement uses what lanes use: pinned memory, two streams, words, and kernels. A kernel
+//! that meets others meets itself here: its own flag stands for those of all
 //! ranks. Times are medians. Every wait has a limit: a device that does not go on is an error.
 
 use std::cell::Cell;
@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::fold::Folder;
-use super::fold::call::Fold;
+use super::guard::Guard;
 use super::one_shot::OneShot;
 use super::one_shot::area::Area;
 use super::open::has_memory_operations;
@@ -23,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::tune::DeviceConstants;
 use crate::tune::devices::pipeline::Line;
 use crate::tune::parameters::ParameterTable;
-use crate::types::{Collective, DType, Op};
+use crate::types::{Collective, DType};
 
 /// The lengths of copies: a short one's time is mostly its own, a long one's mostly its bytes'.
 const SHORT_BYTES: usize = 64 << 10;
@@ -44,11 +43,6 @@ const KERNELS_IN_A_ROW: u32 = 4;
 
 /// How often each time is measured.
 const TIMES: usize = 9;
-
-/// Rows that a kernel combines, and how long short and long ones are.
-const ROWS: usize = 4;
-const SHORT_ROW_BYTES: usize = 4 << 10;
-const LONG_ROW_BYTES: usize = 512 << 10;
 
 /// Vectors of a kernel that meets itself, short and long, and where.
 const SHORT_VECTOR_BYTES: usize = 1 << 10;
@@ -136,15 +130,14 @@ impl Rig<'_> {
             set("device_chain_us", chain_us.max(0.0));
             set("device_signal_us", self.signal_us()?);
         }
-        let folder = match Folder::new(&self.current, self.staging) {
+        let guard = match Guard::new(&self.current) {
             Err(Error::Unsupported(_)) => return Ok(constants),
             made => made?,
         };
-        let fold = self.fold(&folder)?;
-        set("device_reduce_gbps", gbps(fold));
-        set("device_launch_us", fold.each_us);
+        let launch_us = self.launch_us(&guard)?;
+        set("device_launch_us", launch_us);
         let [few, many] = [self.meet(FEW_RANKS)?, self.meet(MANY_RANKS)?];
-        set("device_flag_us", (few.each_us - fold.each_us).max(0.0));
+        set("device_flag_us", (few.each_us - launch_us).max(0.0));
         let rows = (MANY_RANKS - FEW_RANKS) as f64;
         let read = Line {
             us_per_byte: (many.us_per_byte - few.us_per_byte).max(0.0) / rows,
@@ -285,35 +278,16 @@ impl Rig<'_> {
         Ok(median(times) / 2.0)
     }
 
-    /// A byte that the kernel reads or writes.
-    fn fold(&self, folder: &Folder) -> Result<Line> {
-        let time_us = |row_bytes: usize| -> Result<_> {
-            let rows = folder.rows().of(0);
-            let fold = Fold {
-                op: Op::Sum,
-                dtype: DType::F32,
-                set: 0,
-                rows: rows.part(0..ROWS * row_bytes),
-                count: ROWS,
-                row_bytes,
-                own: rows.part(0..row_bytes),
-                input: vec![],
-                output: vec![],
-            };
-            let all_us = self.median_us(|| {
-                for _ in 0..KERNELS_IN_A_ROW {
-                    folder.fold(&self.current, self.staging, &fold)?;
-                }
-                self.wait_until_idle()
-            })?;
-            // All rows are read, and one is written.
-            let bytes = ((ROWS + 1) * row_bytes) as u64;
-            Ok((bytes, all_us / f64::from(KERNELS_IN_A_ROW)))
-        };
-        Ok(Line::through([
-            time_us(SHORT_ROW_BYTES)?,
-            time_us(LONG_ROW_BYTES)?,
-        ]))
+    /// A kernel that only looks at a word.
+    fn launch_us(&self, guard: &Guard) -> Result<f64> {
+        let output = self.part(0, SHORT_BYTES);
+        let all_us = self.median_us(|| {
+            for _ in 0..KERNELS_IN_A_ROW {
+                guard.enqueue(&self.current, self.staging, output)?;
+            }
+            self.wait_until_idle()
+        })?;
+        Ok(all_us / f64::from(KERNELS_IN_A_ROW))
     }
 
     /// A byte of the vector of a kernel that is made for so many ranks, and meets itself.
@@ -435,7 +409,7 @@ mod tests {
         let usual = DeviceConstants::default();
         let without = measure(driver(Platform::Hip), 0).expect("constants");
         assert_eq!(without.device_signal_us, usual.device_signal_us);
-        assert_eq!(without.device_reduce_gbps, usual.device_reduce_gbps);
+        assert_eq!(without.device_launch_us, usual.device_launch_us);
         assert_eq!(without.device_read_gbps, usual.device_read_gbps);
     }
 }

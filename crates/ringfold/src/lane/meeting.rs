@@ -20,11 +20,13 @@ pub fn meeting(request: &Request) -> Request {
     let asked = Asked {
         collective: request.collective,
         dtype: request.dtype,
-        op: 0,
-        qualifier: match request.share {
-            _ if request.collective.has_root() => Qualifier::Root(request.root() as u32),
-            Some(elements) => Qualifier::share(request.op.wire(), elements),
-            None => Qualifier::None,
+        op: match request.collective.reduces() {
+            true => request.op.wire(),
+            false => 0,
+        },
+        qualifier: match request.collective.has_root() {
+            true => Qualifier::Root(request.root() as u32),
+            false => Qualifier::None,
         },
         count,
         lists: request.whole.unwrap_or(lists),
@@ -71,14 +73,13 @@ mod tests {
 
     #[test]
     fn ranks_meet_in_one_call_and_in_no_two() {
-        use Collective::{AllGather, AllToAll, Broadcast, Scatter};
+        use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Scatter};
         let even = || request(AllGather, Counts::Even(7));
         assert!(met([even(), even()]).iter().all(Result::is_ok));
         let listed = |first| request(Scatter, Counts::PerRank(vec![first, 9 - first]));
-        let share = |op| Request {
+        let reduced = |op| Request {
             op,
-            share: Some(14),
-            ..request(AllToAll, Counts::Even(7))
+            ..request(AllReduce, Counts::Even(7))
         };
         let root = |root| Request {
             target: Target::Root(root),
@@ -93,7 +94,7 @@ mod tests {
             ([even(), request(AllToAll, Counts::Even(7))], "all_to_all"),
             ([even(), of_bytes], "data types"),
             ([listed(4), listed(5)], "counts"),
-            ([share(Op::Sum), share(Op::Max)], "operations"),
+            ([reduced(Op::Sum), reduced(Op::Max)], "operations"),
             ([root(0), root(1)], "root"),
         ] {
             for result in met(pair.clone()) {

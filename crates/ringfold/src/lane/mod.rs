@@ -9,7 +9,7 @@
 //!
 //! Where all ranks are on one host, calls that only move data are *direct*: the host's part of a
 //! slice is to compare the calls, and each device copies from the slots of all ranks. No CPU
-//! touches the data. So are both halves of a slice that devices combine ([`fold`]).
+//! touches the data.
 //!
 //! Devices and CPUs meet in words in pinned memory ([`words`]), by stream memory operations: no
 //! callback, no event that a thread polls, and no thread that waits in the driver. [`program`] is
@@ -21,12 +21,12 @@
 //! *Aluminum: An Asynchronous, GPU-Aware Communication Library*, 2018), in slices and with closed
 //! order.
 
+mod agree;
 mod call;
 mod config;
 mod copies;
 pub(crate) mod cut;
 mod decide;
-pub(crate) mod fold;
 mod guard;
 mod host_path;
 mod issue;
@@ -49,7 +49,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub use crate::config::Reducer;
 pub use config::LaneConfig;
 pub use path::WaitPath;
 pub use policy::Carried;
@@ -67,7 +66,6 @@ use crate::control::Standing;
 use crate::device::{Device, Driver, ProgramStream};
 use crate::error::{Error, Result};
 use crate::sync::lock;
-use crate::threads;
 
 /// How long a device may take for the copies of calls that are done on the host.
 const DRAIN_WAIT: Duration = Duration::from_secs(30);
@@ -103,20 +101,20 @@ impl Lane {
         ordinal: usize,
         config: LaneConfig,
     ) -> Result<Lane> {
+        let opened = open::open(communicator, driver, ordinal, config)?;
         let Opened {
             device,
             staging,
             issuer,
             path,
-            config,
-        } = open::open(&communicator, driver, ordinal, config)?;
-        let worker = Arc::new(Worker::new(communicator, staging.clone()));
-        let (runs, kind) = (worker.clone(), path.kind());
+            worker,
+            thread,
+        } = opened;
         log::info!(
             target: "ringfold::device",
             "a lane to device {ordinal} ({}): {}{}",
             device.attributes().name,
-            match kind {
+            match path {
                 WaitPath::Stream => "streams wait for the host",
                 WaitPath::Host => "without stream memory operations, so the host waits",
             },
@@ -125,15 +123,12 @@ impl Lane {
                 false => "",
             }
         );
-        let started = threads::start("ringfold-lane", move || runs.run(path));
-        let agreed = open::agree(worker.communicator(), config, started);
-        let thread = agreed.inspect_err(|_| worker.finish())?;
         Ok(Lane {
             worker,
             issuer: Mutex::new(issuer),
             staging,
             device,
-            path: kind,
+            path,
             thread: Mutex::new(Some(thread)),
         })
     }
@@ -286,15 +281,13 @@ impl Lane {
         if let Some(made) = one_shot.map_err(|error| refused(error, issuer.takes()))? {
             return LaneCall::by_one_kernel(made, terms, marks);
         }
-        let rows = issuer.rows(&requests);
-        let rows = rows.map_err(|error| refused(error, issuer.takes()))?;
-        let slot_bytes = issuer.slice_bytes(&requests, rows.is_some());
+        let slot_bytes = issuer.slice_bytes(&requests);
         let terms = Terms {
             slot_bytes,
             ..terms
         };
         let message_bytes = |request: &DeviceRequest| issuer.message_bytes(request);
-        LaneCall::new(requests, terms, marks, rows, message_bytes)
+        LaneCall::new(requests, terms, marks, message_bytes)
     }
 
     /// Gives `calls` to the thread, and has their copies be enqueued. How many it has been given.

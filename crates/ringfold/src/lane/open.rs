@@ -1,29 +1,30 @@
-//! How ranks make a lane together: what one of them cannot have, none has.
+//! How ranks open a lane together: what one of them cannot have, none has.
+//!
+//! Each makes what it can by itself, twice, and then [`agree`](super::agree)s: the device, before
+//! there is memory; and with the memory all else, up to the lane's thread.
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::agree::{Agreed, Made, Offer};
 use super::config::LaneConfig;
-use super::decide::{decide, may_combine};
-use super::fold::Folder;
+use super::decide::{decide, measured};
 use super::guard::Guard;
 use super::host_path::HostPath;
 use super::issue::Issuer;
+use super::one_shot::OneShot;
 use super::one_shot::area::Area;
-use super::one_shot::{self, OneShot};
+use super::one_shot::limits::bytes_max;
 use super::path::{Path, StreamPath, WaitPath};
-use super::policy::Policy;
 use super::staging::{ALIGN_BYTES, Bank, Layout, Peers, Staging, memory_node};
 use super::words::Word;
-use super::worker::wait_until;
+use super::worker::{Worker, wait_until};
 use crate::communicator::Communicator;
-use crate::config::Reducer;
 use crate::device::{Current, Device, Driver};
-use crate::env::Environment;
 use crate::error::{Error, Result};
-
-/// The numbers of a rank's record: whether it can go on, and its configuration.
-const RECORD_WORDS: usize = 7;
+use crate::memory::Registered;
+use crate::threads;
 
 /// How ranks of one host are connected that share memory.
 const SHARED_MEMORY: &str = "shm";
@@ -36,78 +37,135 @@ pub struct Opened {
     pub device: Arc<Device>,
     pub staging: Arc<Staging>,
     pub issuer: Issuer,
-    pub path: Path,
-    /// The configuration, with what the environment says.
-    pub config: LaneConfig,
+    pub path: WaitPath,
+    pub worker: Arc<Worker>,
+    pub thread: JoinHandle<()>,
 }
 
-/// Makes the staging memory and what uses it. Collective; an error is one on all ranks, and the
-/// communicator stays usable unless it is fatal.
+/// What a rank makes of its part by itself, with the memory.
+struct Part {
+    staging: Arc<Staging>,
+    peers: Option<Peers>,
+    one_shot: Option<OneShot>,
+    path: Path,
+}
+
+/// The same when the thread has its path.
+struct Started {
+    staging: Arc<Staging>,
+    peers: Option<Peers>,
+    one_shot: Option<OneShot>,
+    path: WaitPath,
+    thread: JoinHandle<()>,
+}
+
+impl Part {
+    /// Starts the thread of `worker`.
+    fn start(self, worker: &Arc<Worker>) -> Result<Started> {
+        let Part {
+            staging,
+            peers,
+            one_shot,
+            path,
+        } = self;
+        let (runs, kind) = (worker.clone(), path.kind());
+        let thread = threads::start("ringfold-lane", move || runs.run(path))?;
+        Ok(Started {
+            staging,
+            peers,
+            one_shot,
+            path: kind,
+            thread,
+        })
+    }
+}
+
+/// What has come about on all ranks, and `started`, if all have started; else the thread has ended.
+fn agree_on_start(
+    worker: &Worker,
+    made: Made,
+    started: Result<Started>,
+) -> Result<(Made, Started)> {
+    let outcome = started.as_ref().map(|_| ()).map_err(Error::clone);
+    let agreed = made.agree(worker.communicator(), outcome);
+    match (agreed, started) {
+        (Ok((of_all, ())), Ok(started)) => Ok((of_all, started)),
+        (Ok(_), Err(error)) => Err(error),
+        (Err(error), started) => {
+            worker.finish();
+            if let Ok(started) = started {
+                // The thread's panics are shown where they are.
+                let _ = started.thread.join();
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Makes the staging memory and what uses it. Collective; an error is one on all ranks.
 ///
 /// The lane has a [`Device`] of its own, without streams of others: its memory is unpinned when the
-/// streams of its device are idle.
+/// streams of its device are idle. What this rank has and another has not stays until the lane
+/// ends, unused: to give it back, the driver may wait for the calls of a rank that is ahead by
+/// then.
 pub fn open(
-    communicator: &Communicator,
+    communicator: Communicator,
     driver: &'static Driver,
     ordinal: usize,
     config: LaneConfig,
 ) -> Result<Opened> {
-    let (config, known) = with_environment(communicator, config);
-    let ready = known.and_then(|()| begin(communicator, driver, ordinal, config));
-    let (device, guard) = agree(communicator, config, ready)?;
-    let guard = guard.filter(|_| config.direct);
-    let has_direct = all_have(communicator, guard.is_some())?;
+    let begun = begin(&communicator, driver, ordinal, config);
+    let offer = Offer {
+        config,
+        has_guard: begun.as_ref().is_ok_and(|(_, guard)| guard.is_some()),
+        uuid: begun
+            .as_ref()
+            .map_or([0; 16], |(device, _)| device.attributes().uuid),
+        constants: measured(&communicator),
+    };
+    let (agreed, (device, guard)) = offer.agree(&communicator, begun)?;
     // It was checked with as many slots as there may be.
-    let (layout, bytes) = layout(config, has_direct)?;
-    let may_combine = may_combine(communicator, config.reducer)?;
-    let is_one_shot = config.one_shot && has_direct && may_combine;
-    let area = is_one_shot.then(|| one_shot::area(communicator, &device, layout.slot_bytes));
-    let one_shot = area.transpose()?.flatten();
+    let (layout, bytes) = layout(config, agreed.has_direct)?;
+    let one_shot = area(&communicator, config, &agreed, layout.slot_bytes);
     let layout = Layout { one_shot, ..layout };
     let bytes = bytes + one_shot.map_or(0, Area::bytes);
     let node = memory_node(device.attributes());
     let memory = communicator.alloc_on_node(bytes, node)?;
-    let made = device.enter().and_then(|current| {
-        let staging = Arc::new(Staging::new(memory, &current, layout)?);
-        let path = match has_memory_operations(&device, &current, &staging)? {
-            true => Path::Stream(StreamPath::new(staging.clone())),
-            false => Path::Host(HostPath::new(&device, staging.clone())?),
-        };
-        let folder = match config.reducer {
-            Reducer::Auto | Reducer::Host => None,
-            Reducer::Device => Some(folder_for(&current, &staging, path.kind())?),
-        };
-        let may_reach = has_direct && path.kind() == WaitPath::Stream;
-        let peers = may_reach.then(|| reach_peers(communicator, &staging, &current));
-        Ok((staging, folder, path, peers.flatten()))
-    });
-    let (staging, folder, path, peers) = agree(communicator, config, made)?;
-    let guard = guard.filter(|_| peers.is_some());
-    let is_direct = all_have(communicator, guard.is_some())?;
-    if let (true, Some(peers)) = (is_direct, peers) {
-        staging.reach(peers);
-    }
-    let area = one_shot.filter(|_| is_direct);
-    let mut policy = decide(communicator, &device, &staging, config, area.is_some())?;
-    let made = || folder_for(&device.enter()?, &staging, path.kind());
-    let folder = match config.reducer {
-        Reducer::Auto => common_folder(communicator, made, &mut policy)?,
-        Reducer::Host | Reducer::Device => folder,
+    let part = part(&communicator, &device, memory, layout);
+    let made = Made {
+        is_direct: part.as_ref().is_ok_and(|part| part.peers.is_some()),
+        has_one_shot: part.as_ref().is_ok_and(|part| part.one_shot.is_some()),
     };
-    let ranks = [communicator.rank(), communicator.world_size()];
-    let made = |area| OneShot::new(&device.enter()?, area, ranks, layout.slot_bytes);
-    let one_shot = common_one_shot(communicator, area, made, &mut policy)?;
-    let mut issuer = Issuer::new(&device, staging.clone(), folder, policy);
-    if let Some(guard) = guard.filter(|_| is_direct) {
-        issuer.guard(guard);
-        issuer.meet_by(one_shot);
+    let worker = Arc::new(Worker::new(communicator));
+    let started = part.and_then(|part| part.start(&worker));
+    let (of_all, started) = agree_on_start(&worker, made, started)?;
+    let Started {
+        staging,
+        peers,
+        one_shot,
+        path,
+        thread,
+    } = started;
+    if let Some(peers) = peers {
+        staging.keep(peers, of_all.is_direct);
     }
+    let has_one_shot = of_all.is_direct && of_all.has_one_shot;
+    let is_one_shot_asked = config.one_shot == Some(true);
+    let policy = decide(
+        worker.communicator(),
+        &agreed,
+        &staging,
+        config.slice_bytes,
+        has_one_shot.then_some(is_one_shot_asked),
+    );
+    let issuer = Issuer::new(&device, staging.clone(), policy, guard, one_shot);
     Ok(Opened {
         issuer,
         device,
         staging,
         path,
-        config,
+        worker,
+        thread,
     })
 }
 
@@ -125,82 +183,50 @@ fn begin(
     Ok((device, guard.transpose()?.flatten()))
 }
 
-/// The configuration with what the environment says of the reducer, if that can be read.
-fn with_environment(communicator: &Communicator, config: LaneConfig) -> (LaneConfig, Result<()>) {
-    // Kernels combine in an order of their own.
-    if communicator.policy.is_reproducible {
-        let (reducer, one_shot) = (Reducer::Host, false);
-        return (
-            LaneConfig {
-                reducer,
-                one_shot,
-                ..config
-            },
-            Ok(()),
-        );
-    }
-    let read = match config.reducer {
-        Reducer::Auto => Environment::read(),
-        Reducer::Host | Reducer::Device => return (config, Ok(())),
-    };
-    let named = read.as_ref().ok().and_then(|known| known.device_reducer);
-    let reducer = named.unwrap_or_default();
-    (LaneConfig { reducer, ..config }, read.map(|_| ()))
-}
-
-/// What the device combines with.
-fn folder_for(current: &Current<'_>, staging: &Staging, kind: WaitPath) -> Result<Folder> {
-    match kind {
-        WaitPath::Stream => Folder::new(current, staging),
-        WaitPath::Host => {
-            let text = "a device without stream memory operations does not combine: choose the \
-                        reducer `host`";
-            Err(Error::Unsupported(text.into()))
-        }
-    }
-}
-
-/// What devices combine slices with, if all ranks have it, and `policy` wants it. Collective.
-fn common_folder(
+/// Where one-shot kernels meet, if they may: all ranks are on one host, each with a device of its
+/// own. Assumed constants are no reason to take a program's device for other work: rank 0 knows
+/// measured ones, or the program asks for it. Kernels combine in an order of their own.
+fn area(
     communicator: &Communicator,
-    made: impl FnOnce() -> Result<Folder>,
-    policy: &mut Policy,
-) -> Result<Option<Folder>> {
-    if !policy.folds() {
-        return Ok(None);
-    }
-    let folder = common(communicator, made(), "combine slices")?;
-    if folder.is_none() {
-        policy.without_folds();
-    }
-    Ok(folder)
+    config: LaneConfig,
+    agreed: &Agreed,
+    slot_bytes: usize,
+) -> Option<Area> {
+    let is_wanted = config.one_shot.unwrap_or(agreed.constants.is_some());
+    let may_meet = agreed.has_direct && agreed.are_apart && communicator.hosts() == 1;
+    let bytes = bytes_max(communicator.world_size(), slot_bytes);
+    let is_free = !communicator.policy.is_reproducible;
+    (is_wanted && may_meet && is_free && bytes > 0).then(|| Area::new(bytes))
 }
 
-/// With what kernels meet in `area`, if all ranks have it, and `policy` wants it. Collective.
-fn common_one_shot(
+/// This rank's part, with its `memory`. It may do without what reaches peers.
+fn part(
     communicator: &Communicator,
-    area: Option<Area>,
-    made: impl FnOnce(Area) -> Result<OneShot>,
-    policy: &mut Policy,
-) -> Result<Option<OneShot>> {
-    let one_shot = match area.filter(|_| policy.has_one_shot()) {
-        Some(area) => common(communicator, made(area), "meet in kernels")?,
-        None => None,
+    device: &Arc<Device>,
+    memory: Registered,
+    layout: Layout,
+) -> Result<Part> {
+    let current = device.enter()?;
+    let staging = Arc::new(Staging::new(memory, &current, layout)?);
+    let path = match has_memory_operations(device, &current, &staging)? {
+        true => Path::Stream(StreamPath::new(staging.clone())),
+        false => Path::Host(HostPath::new(device, staging.clone())?),
     };
-    if one_shot.is_none() {
-        policy.without_one_shot();
+    let may_reach = layout.has_direct && path.kind() == WaitPath::Stream;
+    let peers = may_reach.then(|| reach_peers(communicator, &staging, &current));
+    let peers = peers.flatten();
+    let ranks = [communicator.rank(), communicator.world_size()];
+    let area = layout.one_shot.filter(|_| peers.is_some());
+    let one_shot = area.map(|area| OneShot::new(&current, area, ranks, layout.slot_bytes));
+    if let Some(Err(error)) = &one_shot {
+        log::info!(target: "ringfold::device", "devices do not meet in kernels: {error}");
     }
-    Ok(one_shot)
-}
-
-/// `made`, with which devices do `what`, if all ranks have theirs. They may do without. Collective.
-fn common<T>(communicator: &Communicator, made: Result<T>, what: &str) -> Result<Option<T>> {
-    if let Err(error) = &made {
-        log::info!(target: "ringfold::device", "devices do not {what}: {error}");
-    }
-    let made = made.ok();
-    let all_have = all_have(communicator, made.is_some())?;
-    Ok(made.filter(|_| all_have))
+    Ok(Part {
+        staging,
+        peers,
+        one_shot: one_shot.and_then(Result::ok),
+        path,
+    })
 }
 
 /// Whether the device's streams have memory operations: a driver may have the functions, and refuse
@@ -263,13 +289,6 @@ fn reach_peers(
     })
 }
 
-/// Whether all ranks have it.
-fn all_have(communicator: &Communicator, has_it: bool) -> Result<bool> {
-    let mut all = vec![0; communicator.world_size()];
-    communicator.all_gather(&[u8::from(has_it)], &mut all)?;
-    Ok(all.iter().all(|each| *each == 1))
-}
-
 /// How the staging memory is divided, slots being whole pages, and its bytes.
 fn layout(config: LaneConfig, has_direct: bool) -> Result<(Layout, usize)> {
     if config.slice_bytes == Some(0) {
@@ -297,50 +316,4 @@ fn layout(config: LaneConfig, has_direct: bool) -> Result<(Layout, usize)> {
         let text = "a lane with slots of more bytes than there are addresses";
         Error::InvalidArgument(text.into())
     })
-}
-
-/// `made`, if all ranks have made theirs, with the same configuration.
-pub fn agree<T>(communicator: &Communicator, config: LaneConfig, made: Result<T>) -> Result<T> {
-    let own = [
-        u64::from(made.is_ok()),
-        config.slot_bytes as u64,
-        u64::from(config.depth),
-        config.reducer as u64,
-        u64::from(config.direct),
-        u64::from(config.one_shot),
-        config.slice_bytes.map_or(0, |bytes| bytes as u64),
-    ];
-    let mut all = vec![0; RECORD_WORDS * communicator.world_size()];
-    communicator.all_gather(&own, &mut all)?;
-    let made = made?;
-    for (rank, record) in all.chunks(RECORD_WORDS).enumerate() {
-        if record[0] == 0 {
-            return Err(Error::System {
-                what: format!(
-                    "rank {rank} could not have its lane, so no rank has; its own error says why"
-                ),
-                kind: std::io::ErrorKind::Other,
-            });
-        }
-        for (name, word) in [
-            ("reducer", 3),
-            ("direct", 4),
-            ("one_shot", 5),
-            ("slice_bytes", 6),
-        ] {
-            if record[word] != own[word] {
-                return Err(Error::InvalidArgument(format!(
-                    "rank {rank}'s lane has another `{name}`: give all ranks the same"
-                )));
-            }
-        }
-        if record[1..] != own[1..] {
-            return Err(Error::InvalidArgument(format!(
-                "this rank's lane has {} slots of {} bytes, that of rank {rank} {} of {}: give \
-                 all ranks the same",
-                own[2], own[1], record[2], record[1]
-            )));
-        }
-    }
-    Ok(made)
 }

@@ -64,6 +64,14 @@ impl StreamPath {
 }
 
 impl Path {
+    /// The staging memory that it leads through.
+    pub fn staging(&self) -> &Staging {
+        match self {
+            Path::Stream(stream) => &stream.staging,
+            Path::Host(host) => host.staging(),
+        }
+    }
+
     /// Which path it is.
     pub fn kind(&self) -> WaitPath {
         match self {

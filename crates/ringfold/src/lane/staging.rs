@@ -137,7 +137,7 @@ pub struct Staging {
     /// To the device.
     pub into: Stream,
     own: Place,
-    /// None until all ranks reach all others.
+    /// Of use only if all ranks reach all others.
     peers: OnceLock<Peers>,
     /// This rank's memory, until [`Staging::unpin`].
     pin: Mutex<Option<Pin>>,
@@ -161,11 +161,19 @@ impl Staging {
         })
     }
 
-    /// Has [`of_rank`](Staging::of_rank) find the memory of all ranks: once, when all have each
-    /// other's.
-    pub fn reach(&self, peers: Peers) {
+    /// Keeps the memory of `peers` pinned until [`unpin`](Staging::unpin), and has
+    /// [`of_rank`](Staging::of_rank) find that of all ranks if all have each other's. Once.
+    pub fn keep(&self, peers: Peers, all_reach_all: bool) {
+        let peers = Peers {
+            are_reached: all_reach_all,
+            ..peers
+        };
         // A second time would be the same.
         let _ = self.peers.set(peers);
+    }
+
+    fn reached(&self) -> Option<&Peers> {
+        self.peers.get().filter(|peers| peers.are_reached)
     }
 
     /// Unpins the memory, which the device uses no more. The words can be read on. May be repeated.
@@ -212,7 +220,7 @@ impl Staging {
     /// long as they are there.
     pub fn say_fault(&self) {
         self.memory.leave_to_peers();
-        let others = self.peers.get().into_iter();
+        let others = self.reached().into_iter();
         let others = others.flat_map(|peers| peers.all.iter().flatten());
         for place in others.map(|peer| peer.place).chain([self.own]) {
             place.words(Bank::Host).store(Word::Fault, 1);
@@ -236,13 +244,13 @@ impl Staging {
 
     /// Whether all ranks reach the slots of all: the same on all ranks.
     pub fn is_direct(&self) -> bool {
-        self.peers.get().is_some()
+        self.reached().is_some()
     }
 
     /// The ranks whose devices have not taken all direct slices below `due`, of this rank and of
     /// all others. What they say is a claim: who says that too early reads what it should not.
     pub fn readers(&self, due: u32) -> impl Iterator<Item = usize> + '_ {
-        let peers = self.peers.get().into_iter();
+        let peers = self.reached().into_iter();
         let all = peers.flat_map(|peers| peers.all.iter().enumerate());
         all.filter_map(move |(rank, peer)| {
             let place = peer.as_ref().map_or(self.own, |peer| peer.place);
@@ -256,7 +264,7 @@ impl Staging {
     /// The staging memory of `rank`, which may be this one; nothing unless all ranks reach that of
     /// all. The same on all ranks.
     pub fn of_rank(&self, rank: usize) -> Option<Place> {
-        let peers = self.peers.get()?;
+        let peers = self.reached()?;
         let peer = peers.all[rank].as_ref();
         Some(peer.map_or(self.own, |peer| peer.place))
     }
@@ -267,6 +275,8 @@ impl Staging {
 pub struct Peers {
     /// By rank; none at this rank's place.
     all: Vec<Option<Peer>>,
+    /// Whether all ranks have those of all.
+    are_reached: bool,
     /// Until [`Staging::unpin`].
     pins: Mutex<Vec<Pin>>,
 }
@@ -307,6 +317,7 @@ impl Peers {
         let all = all.map(|peer| peer.map(&mut pin).transpose());
         Ok(Some(Peers {
             all: all.collect::<Result<_>>()?,
+            are_reached: false,
             pins: Mutex::new(pins),
         }))
     }

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use super::call::LaneCall;
 use super::path::Path;
-use super::staging::{Bank, Staging};
+use super::staging::Bank;
 use super::words::is_reached;
 use crate::communicator::{Communicator, Counts, Request};
 use crate::error::{Error, Result};
@@ -90,7 +90,6 @@ impl State {
 #[derive(Debug)]
 pub struct Worker {
     communicator: Communicator,
-    staging: Arc<Staging>,
     state: Mutex<State>,
     /// Partner of changes of `state`.
     changed: Condvar,
@@ -98,10 +97,9 @@ pub struct Worker {
 
 impl Worker {
     /// A thread's share: `run` is what it runs.
-    pub fn new(communicator: Communicator, staging: Arc<Staging>) -> Worker {
+    pub fn new(communicator: Communicator) -> Worker {
         Worker {
             communicator,
-            staging,
             state: Mutex::default(),
             changed: Condvar::new(),
         }
@@ -264,8 +262,8 @@ impl Worker {
             }
             self.carry_out_on_host(match call.bank {
                 Bank::Host => {
-                    let slot = self.staging.slot(call.bank, number).region();
-                    let result = self.staging.result(number).region();
+                    let slot = path.staging().slot(call.bank, number).region();
+                    let result = path.staging().result(number).region();
                     call.on_host(slice, slot, result)
                 }
                 Bank::Direct => call.by_devices(slice),
@@ -379,10 +377,11 @@ impl Worker {
             );
         }
         // Before the device goes on, or it would combine what is no data.
-        self.staging.say_fault();
+        path.staging().say_fault();
         if fills {
-            for number in 0..self.staging.depth() {
-                fill_with_ones(self.staging.result(number).region());
+            let staging = path.staging();
+            for number in 0..staging.depth() {
+                fill_with_ones(staging.result(number).region());
             }
             lock(&self.state).has_ones = true;
         }

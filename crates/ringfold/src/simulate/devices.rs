@@ -1,6 +1,5 @@
 //! What simulated devices (GPUs) are like: numbers, and what they mean.
 
-use crate::config::Reducer;
 use crate::error::{Error, Result};
 use crate::lane::policy::Carried;
 use crate::tune::DeviceConstants;
@@ -32,8 +31,6 @@ pub struct Devices {
     pub signal_ps: u64,
     /// What a call of the driver takes in the thread that enqueues.
     pub enqueue_ps: u64,
-    /// What a byte takes that a kernel reads or writes which combines slices.
-    pub combine_ps_per_byte: f64,
     /// What a kernel takes in its stream before it does something.
     pub launch_ps: u64,
     /// From the moment at which a kernel raises a flag until another kernel sees it.
@@ -46,15 +43,11 @@ pub struct Devices {
     pub slice_bytes: Option<u64>,
     /// Slices that may be under way at the same time: a power of two.
     pub depth: u32,
-    /// Whether devices of one host read the slots of all ranks, in calls that only move data, and
-    /// in slices that they combine.
+    /// Whether devices of one host read the slots of all ranks, in calls that only move data.
     pub direct: bool,
-    /// What combines the elements of an all-reduce; `Auto`: what the cost model chooses with these
-    /// numbers.
-    pub reducer: Reducer,
-    /// Whether one kernel of each device may do small all-reduces, as in the product: where devices
-    /// may combine, calls are direct, and each rank has a device.
-    pub one_shot: bool,
+    /// Whether one kernel of each device does small all-reduces, as in the product: where calls are
+    /// direct, and each rank has a device. `None`: those that should be faster by the cost model.
+    pub one_shot: Option<bool>,
     /// By what the call is carried out; `None`: what follows from the others.
     pub carried: Option<Carried>,
     /// Ranks on each device, in rank order. They share its links.
@@ -89,7 +82,6 @@ impl Devices {
             chain_ps: ps(constants.device_chain_us),
             signal_ps: ps(constants.device_signal_us),
             enqueue_ps: ps(constants.device_enqueue_us),
-            combine_ps_per_byte: constants.reduce_us_per_byte() * PS_PER_US,
             launch_ps: ps(constants.device_launch_us),
             flag_ps: ps(constants.device_flag_us),
             read_ps_per_byte: ps(constants.read_us_per_byte()),
@@ -97,8 +89,7 @@ impl Devices {
             slice_bytes: None,
             depth: 4,
             direct: true,
-            reducer: Reducer::Host,
-            one_shot: true,
+            one_shot: None,
             carried: None,
             ranks_per_device: 1,
         }
@@ -117,7 +108,6 @@ impl Devices {
             device_chain_us: us(self.chain_ps),
             device_signal_us: us(self.signal_ps),
             device_enqueue_us: us(self.enqueue_ps),
-            device_reduce_gbps: gbps(self.combine_ps_per_byte),
             device_launch_us: us(self.launch_ps),
             device_flag_us: us(self.flag_ps),
             device_read_gbps: gbps(self.read_ps_per_byte.max(1) as f64),
@@ -155,12 +145,6 @@ impl Devices {
         }
         if !depth.is_power_of_two() {
             return invalid(format!("{depth} slots; 1, 2, 4, …"));
-        }
-        if !(self.combine_ps_per_byte >= 0.0 && self.combine_ps_per_byte.is_finite()) {
-            let each = self.combine_ps_per_byte;
-            return invalid(format!(
-                "a kernel that takes {each} ps for a byte; 0 or more"
-            ));
         }
         if self.ranks_per_device == 0 {
             return invalid("0 ranks on a device; at least 1".into());

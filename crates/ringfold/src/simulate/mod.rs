@@ -51,7 +51,6 @@ mod staged;
 mod tests;
 mod timed;
 
-pub use crate::config::Reducer;
 pub use crate::engine::late_ring::{LateMergePolicy, MergeTarget, Signals, Timers};
 pub use crate::lane::policy::Carried;
 pub use crate::testing::delay_spec::{Delay, Slow};

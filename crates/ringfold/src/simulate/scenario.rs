@@ -4,14 +4,13 @@ use crate::communicator::{CallOptions, Counts, Request, Target};
 use crate::engine::late_ring::LateMergePolicy;
 use crate::error::Result;
 use crate::lane::cut::Cut;
-use crate::lane::fold::shares::Shares;
 use crate::lane::one_shot::limits::bytes_max;
 use crate::lane::policy::{Carried, Setting};
 use crate::lane::staging::Bank;
 use crate::memory::Region;
 use crate::simulate::devices::Devices;
 use crate::simulate::model::{Compute, LinkEnds, Network};
-use crate::simulate::program::{Folded, Program};
+use crate::simulate::program::Program;
 use crate::testing::delay_spec::Slow;
 use crate::tune::cost::weighted::RankSpeed;
 use crate::tune::devices::pipeline::Shape;
@@ -191,11 +190,6 @@ impl Scenario {
                 ranks: self.ranks,
             });
         }
-        if let (Carried::Folded, Some(devices)) = (carried, &self.devices)
-            && let Some(shares) = Shares::new(count, element_bytes, rank, self.ranks, slice_bytes)
-        {
-            return Ok(Program::Folded(Folded::new(shares, devices.depth, bank)));
-        }
         let cut = Cut::of_host(self.request(), rank, self.ranks, slice_bytes, bank);
         Ok(Program::Cut(Box::new(cut?)))
     }
@@ -208,7 +202,8 @@ impl Scenario {
             return (Carried::Host, u64::MAX);
         };
         let is_direct = self.reaches_slots(devices);
-        let may_meet = is_direct && devices.one_shot && devices.ranks_per_device == 1;
+        let may_meet =
+            is_direct && devices.one_shot != Some(false) && devices.ranks_per_device == 1;
         let slot_bytes = usize::try_from(devices.slot_bytes).unwrap_or(usize::MAX);
         let setting = Setting {
             shape: Shape {
@@ -224,9 +219,10 @@ impl Scenario {
                 true => bytes_max(self.ranks, slot_bytes) as u64,
                 false => 0,
             },
+            is_one_shot_asked: devices.one_shot == Some(true),
             host_us: &|collective, bytes| self.host_us(collective, bytes),
         };
-        let (planned, slice_bytes) = setting.plan(devices.reducer, &self.request());
+        let (planned, slice_bytes) = setting.plan(&self.request());
         (devices.carried.unwrap_or(planned), slice_bytes)
     }
 
@@ -263,15 +259,9 @@ impl Scenario {
     /// Which slots the call uses, with data on devices: those that devices of all ranks read, where
     /// they are on one host.
     pub(super) fn bank(&self) -> Bank {
-        let reaches = |devices: &Devices| self.reaches_slots(devices);
-        let is_direct = match self.staged().0 {
-            Carried::Direct | Carried::OneShot => true,
-            Carried::Folded => self.devices.as_ref().is_some_and(reaches),
-            Carried::Host => false,
-        };
-        match is_direct {
-            true => Bank::Direct,
-            false => Bank::Host,
+        match self.staged().0 {
+            Carried::Direct | Carried::OneShot => Bank::Direct,
+            Carried::Host => Bank::Host,
         }
     }
 

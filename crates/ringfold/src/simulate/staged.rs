@@ -3,13 +3,12 @@
 
 use std::sync::Arc;
 
-use super::program::{Folded, Program};
+use super::program::Program;
 use super::scenario::{Payload, Scenario};
 use crate::communicator::{Counts, Request};
 use crate::error::Result;
 use crate::lane::cut::{Cut, Fetched, Part};
-use crate::lane::meeting::meeting;
-use crate::lane::program::{Half, Step};
+use crate::lane::program::Step;
 use crate::lane::staging::Bank;
 use crate::memory::{Owned, Region};
 use crate::reduce::ReductionKernel;
@@ -19,11 +18,9 @@ pub(super) struct Staged {
     program: Program,
     /// The call, without memory.
     request: Request,
-    /// Of slice, or half, n is number n % depth.
+    /// Of slice n is number n % depth.
     slots: Vec<Arc<Owned>>,
     results: Vec<Arc<Owned>>,
-    /// Where the device combines, likewise by slices.
-    rows: Vec<Arc<Owned>>,
     moves_data: bool,
 }
 
@@ -45,18 +42,11 @@ impl Staged {
         };
         let longest = match &program {
             Program::Cut(_) => scenario.host_bytes() as usize,
-            // The first slice is the longest.
-            Program::Folded(Folded { shares, .. }) if shares.slices() > 0 => {
-                shares.block_bytes(0) * shares.world_size
-            }
-            Program::Folded(_) => 0,
             Program::OneShot { bytes, .. } => *bytes as usize,
         };
-        let is_folded = matches!(program, Program::Folded(_));
         Ok(Some(Staged {
             slots: memory(longest),
             results: memory(longest),
-            rows: memory(if is_folded { longest } else { 0 }),
             program,
             request: scenario.request(),
             moves_data,
@@ -70,17 +60,6 @@ impl Staged {
             let request = match &self.program {
                 Program::Cut(cut) if cut.bank() == Bank::Direct => cut.by_devices(place),
                 Program::Cut(cut) => cut.on_host(place, slot, result),
-                Program::Folded(folded) => {
-                    let (request, [given, got]) = folded.of_half(&self.request, place);
-                    match folded.bank {
-                        Bank::Direct => meeting(&request),
-                        Bank::Host => Request {
-                            input: slot.part(0..given),
-                            output: result.part(0..got),
-                            ..request
-                        },
-                    }
-                }
                 Program::OneShot { .. } => unreachable!("no call of the host's"),
             };
             let count = match request.counts {
@@ -100,7 +79,6 @@ impl Staged {
         }
         match &self.program {
             Program::Cut(cut) => self.copy_slice(cut, step, input, output, slot),
-            Program::Folded(folded) => self.copy_half(folded, step, input, output, slot),
             Program::OneShot { ranks, .. } => match step {
                 Step::Bring(place) => self.slot(place).copy_from(input),
                 Step::Take(place) => {
@@ -141,73 +119,13 @@ impl Staged {
         }
     }
 
-    /// The same of half a slice that devices combine.
-    fn copy_half(
-        &self,
-        folded: &Folded,
-        step: Step,
-        input: Region,
-        output: Region,
-        slot: Slots<'_>,
-    ) {
-        let (Step::Bring(place) | Step::Take(place)) = step;
-        let half = folded.halves.at(place);
-        let (Half::Scatter(slice) | Half::Gather(slice)) = half;
-        let shares = &folded.shares;
-        let (begin, own) = (shares.bytes(slice).start, shares.own(slice));
-        let block = shares.block_bytes(slice);
-        let rows = self.rows[slice as usize % self.rows.len()].region();
-        let row = |rank: usize| rows.part(rank * block..rank * block + own.len());
-        let others = (0..shares.world_size).filter(|rank| *rank != shares.rank);
-        match (step, half) {
-            (Step::Bring(_), Half::Scatter(_)) => {
-                for range in shares.foreign(slice) {
-                    let at = range.start - begin..range.end - begin;
-                    self.slot(place).part(at).copy_from(input.part(range));
-                }
-            }
-            (Step::Take(_), Half::Scatter(_)) => {
-                for rank in others {
-                    // This rank's block among those of a slot, or a rank's in a result.
-                    let (from, at) = match folded.bank {
-                        Bank::Direct => (slot(rank, place), shares.rank * block),
-                        Bank::Host => (Some(self.result(place)), rank * block),
-                    };
-                    let from = from.expect("all ranks have devices");
-                    row(rank).copy_from(from.part(at..at + own.len()));
-                }
-            }
-            (Step::Bring(_), Half::Gather(_)) if own.is_empty() => {}
-            (Step::Bring(_), Half::Gather(_)) => {
-                let combined = row(shares.rank);
-                combined.copy_from(input.part(own.clone()));
-                let all: Vec<Region> = (0..shares.world_size).map(row).collect();
-                self.kernel().fold(combined, &all);
-                self.slot(place).part(0..own.len()).copy_from(combined);
-                output.part(own).copy_from(combined);
-            }
-            (Step::Take(_), Half::Gather(_)) => {
-                for rank in others {
-                    let range = shares.of_rank(rank).own(slice);
-                    let (from, at) = match folded.bank {
-                        Bank::Direct => (slot(rank, place), 0),
-                        Bank::Host => (Some(self.result(place)), rank * block),
-                    };
-                    let from = from.expect("all ranks have devices");
-                    let from = from.part(at..at + range.len());
-                    output.part(range).copy_from(from);
-                }
-            }
-        }
-    }
-
     /// What devices combine with.
     fn kernel(&self) -> ReductionKernel {
         let Request { op, dtype, .. } = self.request;
         ReductionKernel::new(op, dtype).expect("an operation that was checked")
     }
 
-    /// The slot of a slice, or a half.
+    /// The slot of a slice.
     pub fn slot(&self, place: u32) -> Region {
         self.slots[place as usize % self.slots.len()].region()
     }

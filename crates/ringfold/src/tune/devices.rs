@@ -33,12 +33,11 @@ parameters! {
     /// The constants of the ranks' devices.
     ///
     /// The defaults are assumed, not measured: PCI Express 4.0 with 16 lanes at 25 GB/s each way, 2
-    /// µs for a word until it is seen and for a call of the driver, and a kernel that is bound by a
-    /// device memory of some hundred GB/s. The gap between copies is that of an H200, measured; a
-    /// copy and a chain are assumed to take some more than there. A kernel that reads host memory
-    /// has the part of the link's rate that it has on an H100 (35 of 55 GB/s, nvbandwidth's issue
-    /// 24), and 4 and 2 µs for the launch and a flag make the 8 µs, with the call, that NCCL's
-    /// small calls through host memory take.
+    /// µs for a word until it is seen and for a call of the driver. The gap between copies is that
+    /// of an H200, measured; a copy and a chain are assumed to take some more than there. A kernel
+    /// that reads host memory has the part of the link's rate that it has on an H100 (35 of 55
+    /// GB/s, nvbandwidth's issue 24), and 4 and 2 µs for the launch and a flag make the 8 µs, with
+    /// the call, that NCCL's small calls through host memory take.
     #[derive(Clone, Copy, Debug, PartialEq)]
     "device constant" DeviceConstants of f64, text up to TEXT_BYTES_MAX {
         /// The rate of a link from a device to the host, alone.
@@ -47,7 +46,7 @@ parameters! {
         device_in_gbps = 25.0, GBPS_MIN..=GBPS_MAX;
         /// The part of its rate that each direction of a link has while both are busy.
         device_duplex = 1.0, DUPLEX_MIN..=1.0;
-        /// What a copy takes in its stream beside its bytes, and a kernel.
+        /// What a copy takes in its stream beside its bytes.
         device_copy_us = 5.0, 0.0..=EVENT_US_MAX;
         /// What a copy takes of its link beside its bytes, while both directions are busy: no other
         /// copy has the link in this time.
@@ -58,8 +57,6 @@ parameters! {
         device_signal_us = 2.0, 0.0..=EVENT_US_MAX;
         /// What a call of the driver takes in the thread that enqueues.
         device_enqueue_us = 2.0, 0.0..=EVENT_US_MAX;
-        /// Bytes that a kernel which combines reads and writes, all together.
-        device_reduce_gbps = 400.0, GBPS_MIN..=GBPS_MAX;
         /// What a kernel takes in its stream beside what it does.
         device_launch_us = 4.0, 0.0..=EVENT_US_MAX;
         /// From the moment at which a kernel raises a flag in host memory until another one that
@@ -98,11 +95,6 @@ impl DeviceConstants {
     /// What a byte of host memory takes that a kernel reads.
     pub fn read_us_per_byte(&self) -> f64 {
         1.0 / (self.device_read_gbps * BYTES_PER_US)
-    }
-
-    /// What a byte takes that a kernel reads or writes.
-    pub fn reduce_us_per_byte(&self) -> f64 {
-        1.0 / (self.device_reduce_gbps * BYTES_PER_US)
     }
 }
 

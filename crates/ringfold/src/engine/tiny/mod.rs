@@ -69,7 +69,7 @@ impl Job {
     pub(super) fn tiny_call(&self) -> Call {
         let qualifier = match self.collective.has_root() {
             true => Qualifier::Root(self.root as u32),
-            false => self.share(),
+            false => Qualifier::None,
         };
         self.announced(qualifier, self.count, 0)
     }

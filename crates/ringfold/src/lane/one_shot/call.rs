@@ -60,7 +60,6 @@ impl OneShotCall {
                 timeout: self.request.options.timeout,
                 ..CallOptions::default()
             },
-            share: Some(elements as u32),
             ..Request::new(
                 Collective::AllReduce,
                 dtype,

@@ -3,8 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::area::{BLOCKS_MAX, RANKS_MAX};
-use crate::lane::fold::is_folded;
-use crate::lane::fold::text::VECTOR_BYTES;
+use super::element::{VECTOR_BYTES, is_combined};
 use crate::lane::request::DeviceRequest;
 use crate::types::Collective;
 
@@ -38,7 +37,7 @@ pub fn fits_one_shot(request: &DeviceRequest, bytes_max: usize) -> bool {
     request.collective == Collective::AllReduce
         && request.options.leave_reduction_open()
         && (1..=bytes_max).contains(&bytes)
-        && is_folded(request.op, request.dtype)
+        && is_combined(request.op, request.dtype)
 }
 
 /// The blocks of a launch for so many bytes, and the threads of each.

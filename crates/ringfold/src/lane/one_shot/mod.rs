@@ -37,6 +37,7 @@
 
 pub mod area;
 pub mod call;
+mod element;
 pub mod limits;
 mod text;
 
@@ -50,12 +51,12 @@ use std::ffi::CString;
 use super::request::{DeviceBuffer, DeviceRequest};
 use super::staging::{Bank, Staging};
 use super::words::Word;
-use crate::communicator::Communicator;
-use crate::device::{Current, Device, DeviceMemory, DeviceRegion, Kernel, PinnedRegion};
+use crate::device::{Current, DeviceMemory, DeviceRegion, Kernel, PinnedRegion};
 use crate::error::{Error, Result};
 use crate::types::{DType, Op};
 use area::Area;
 use call::OneShotCall;
+pub use element::is_combined;
 use limits::{bytes_max, fits_one_shot};
 use text::{NAME, parameters};
 
@@ -71,32 +72,6 @@ pub struct OneShot {
     bytes_max: usize,
     /// The number of the last call, from 1 up.
     last: u32,
-}
-
-/// Where ranks meet, if they may: all are on one host, each with a device of its own. Collective.
-pub fn area(
-    communicator: &Communicator,
-    device: &Device,
-    slot_bytes: usize,
-) -> Result<Option<Area>> {
-    let bytes = bytes_max(communicator.world_size(), slot_bytes);
-    if communicator.hosts() != 1 || bytes == 0 {
-        return Ok(None);
-    }
-    let own = u128::from_ne_bytes(device.attributes().uuid);
-    let halves = [own as u64, (own >> 64) as u64];
-    let mut all = vec![0; 2 * communicator.world_size()];
-    communicator.all_gather(&halves, &mut all)?;
-    let (all, _) = all.as_chunks::<2>();
-    Ok(are_apart(all).then(|| Area::new(bytes)))
-}
-
-/// Whether no two of these UUIDs are the same, and all say something.
-fn are_apart(uuids: &[[u64; 2]]) -> bool {
-    let mut sorted = uuids.to_vec();
-    sorted.sort_unstable();
-    sorted.dedup();
-    sorted.len() == uuids.len() && !sorted.contains(&[0, 0])
 }
 
 impl OneShot {

@@ -17,14 +17,14 @@
 //! upper half is a different call of that rank; that, and a fault, make the result bytes of ones. A
 //! kernel that finds a fault when it begins stores nothing that peers see.
 //!
-//! Arithmetic is that of [`fold`](crate::lane::fold::text).
+//! Arithmetic is that of [`element`](super::element).
 
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
 
 use super::area::LINE_BYTES;
-use crate::lane::fold::text::{Element, VECTOR_BYTES};
+use super::element::{Element, VECTOR_BYTES};
 use crate::lane::ptx;
 use crate::types::{DType, Op};
 

@@ -11,9 +11,7 @@
 //! Calls of the host and direct ones, whose slots wait for the devices of all ranks, may follow
 //! each other in any order: each kind has numbers and words of its own, in the same queues.
 
-use std::iter;
-
-use super::{Halves, Step, steps};
+use super::{Step, steps};
 use crate::lane::staging::{BANKS, Bank};
 use crate::random::SplitMix64;
 
@@ -68,22 +66,13 @@ struct Program {
 #[derive(Clone, Copy, Debug)]
 enum Need {
     Nothing,
-    /// That this slice is taken: it is of a second half.
-    Slice(u32),
     /// The kernels of all ranks: nothing is brought, and one kernel does the rest.
     Peers,
 }
 
-impl Need {
-    fn of(needed: Option<u32>) -> Need {
-        needed.map_or(Need::Nothing, Need::Slice)
-    }
-}
-
 type Ordered = (Step, Need);
 
-/// The operations of one slice's step, in calls whose first slice has number `first`. An event is
-/// reached when what its stream wrote before it is.
+/// The operations of one slice's step, in calls whose first slice has number `first`.
 fn operations(bank: Bank, (step, needed): Ordered, first: u32, depth: u32) -> Vec<Operation> {
     use Operation::{Copy, Meet};
     let (wait, write) = (
@@ -96,22 +85,16 @@ fn operations(bank: Bank, (step, needed): Ordered, first: u32, depth: u32) -> Ve
         Step::Take(slice) if matches!(needed, Need::Peers) => {
             vec![Meet(due(slice)), write(Word::Taken, due(slice))]
         }
-        Step::Bring(slice) => {
-            let free = wait(Word::Free, due(slice) - i64::from(depth));
-            let taken = match needed {
-                Need::Slice(needed) => Some(wait(Word::Taken, due(needed))),
-                Need::Nothing | Need::Peers => None,
-            };
-            let rest = [Copy, write(Word::Arrived, due(slice))];
-            iter::once(free).chain(taken).chain(rest).collect()
-        }
-        Step::Take(slice) => {
-            let released = wait(Word::Released, due(slice));
-            let is_half = matches!(needed, Need::Slice(_));
-            let combined = is_half.then(|| wait(Word::Arrived, due(slice)));
-            let rest = [Copy, write(Word::Taken, due(slice))];
-            iter::once(released).chain(combined).chain(rest).collect()
-        }
+        Step::Bring(slice) => vec![
+            wait(Word::Free, due(slice) - i64::from(depth)),
+            Copy,
+            write(Word::Arrived, due(slice)),
+        ],
+        Step::Take(slice) => vec![
+            wait(Word::Released, due(slice)),
+            Copy,
+            write(Word::Taken, due(slice)),
+        ],
     }
 }
 
@@ -242,17 +225,8 @@ fn open_prefix(
 }
 
 fn closed(slices: u32, depth: u32) -> Vec<Ordered> {
-    let steps = steps(slices, depth, |_| None);
+    let steps = steps(slices, depth);
     steps.map(|step| (step, Need::Nothing)).collect()
-}
-
-fn in_halves(slices: u32, depth: u32) -> Vec<Ordered> {
-    let halves = Halves::new(slices, depth);
-    let needed = move |place| halves.needed(place);
-    let of = move |step| match step {
-        Step::Bring(place) | Step::Take(place) => (step, Need::of(needed(place))),
-    };
-    steps(halves.count(), depth, needed).map(of).collect()
 }
 
 /// Calls of one slice are done by one kernel, and others cut.
@@ -266,7 +240,7 @@ fn with_kernels(slices: u32, depth: u32) -> Vec<Ordered> {
 }
 
 /// The orders that are used.
-const ORDERS: [Order; 3] = [closed, in_halves, with_kernels];
+const ORDERS: [Order; 2] = [closed, with_kernels];
 
 /// Which calls are direct: none, all, or every second.
 const MIXES: [fn(usize) -> Bank; 3] = [
@@ -353,17 +327,4 @@ fn an_order_that_takes_before_it_brings_is_open() {
         (0..slices).flat_map(pair).collect()
     };
     assert_eq!(open_prefix(3, &[2], 2, MIXES[0], swapped), Some(1));
-}
-
-/// Gather halves are brought as early as slots allow, before what they combine is taken.
-#[test]
-fn an_order_that_combines_too_early_is_open() {
-    let early = |slices, depth| {
-        let halves = Halves::new(slices, depth);
-        let of = |step| match step {
-            Step::Bring(place) | Step::Take(place) => (step, Need::of(halves.needed(place))),
-        };
-        steps(halves.count(), depth, |_| None).map(of).collect()
-    };
-    assert!(open_prefix(2, &[1], 2, MIXES[0], early).is_some());
 }

@@ -12,10 +12,6 @@
 //! Slices are numbered over all calls of a lane, and the four words only grow, so nothing is ever
 //! reset. K is the depth.
 //!
-//! Where devices combine, a slice has two [`halves`], each with a number. Before the second is
-//! brought, *out* waits by an event until the first is taken, and combines; before it is taken,
-//! *in* waits by an event until that is done.
-//!
 //! A small all-reduce that [one kernel](super::one_shot) does is one slice: the kernel in *in*,
 //! which waits for the kernels of its peers and then writes taken n+1. Nothing waits for its slot
 //! or its result.
@@ -29,14 +25,10 @@
 //! enqueued must be able to finish without anything that is still to be enqueued, on this rank:
 //! every wait comes after all that satisfies it. `check` proves it of this order.
 
-mod halves;
-
 #[cfg(test)]
 mod check;
 
 use std::iter;
-
-pub use halves::{Half, Halves};
 
 /// What is enqueued as one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,22 +39,13 @@ pub enum Step {
     Take(u32),
 }
 
-/// The steps of a call of `slices` slices, in the order in which they are enqueued: what may be
-/// brought is, as many slices ahead as there are slots, and then one is taken. Slices of which
-/// `needed` names an earlier one are brought when that is taken.
-pub fn steps(
-    slices: u32,
-    depth: u32,
-    needed: impl Fn(u32) -> Option<u32>,
-) -> impl Iterator<Item = Step> {
-    let mut next = 0;
+/// The steps of a call of `slices` slices, in the order in which they are enqueued: as many slices
+/// are brought ahead as there are slots, and then one is taken.
+pub fn steps(slices: u32, depth: u32) -> impl Iterator<Item = Step> {
     (0..slices).flat_map(move |slice| {
-        let begin = next;
-        let may_come = |next: u32| needed(next).is_none_or(|needed| needed < slice);
-        while next < slices.min(slice.saturating_add(depth)) && may_come(next) {
-            next += 1;
-        }
-        let brought = (begin..next).map(Step::Bring);
+        let ahead = |slice: u32| slices.min(slice.saturating_add(depth));
+        let begin = if slice == 0 { 0 } else { ahead(slice - 1) };
+        let brought = (begin..ahead(slice)).map(Step::Bring);
         brought.chain(iter::once(Step::Take(slice)))
     })
 }
@@ -75,7 +58,7 @@ mod tests {
     fn every_slice_is_brought_and_then_taken_once() {
         for depth in 1..6 {
             for slices in 0..12 {
-                let steps: Vec<Step> = steps(slices, depth, |_| None).collect();
+                let steps: Vec<Step> = steps(slices, depth).collect();
                 assert_eq!(steps.len(), 2 * slices as usize);
                 for slice in 0..slices {
                     let at = |step| steps.iter().position(|each| *each == step);

@@ -7,7 +7,7 @@ use super::job::{Job, Rank, WATCHDOG, config, region};
 use crate::communicator::{Communicator, Counts, Target};
 use crate::device::{DeviceMemory, ProgramStream};
 use crate::lane::worker::wait_until;
-use crate::lane::{DeviceBuffer, DeviceRequest, Lane, LaneConfig, Reducer};
+use crate::lane::{DeviceBuffer, DeviceRequest, Lane, LaneConfig};
 use crate::sync::lock;
 use crate::types::{Collective, DType};
 
@@ -90,15 +90,15 @@ fn exchange(rank: &Rank) {
 
 #[test]
 fn messages_of_a_group_go_both_ways_at_once() {
-    Job::new(2, config(Reducer::Host)).run(exchange);
-    Job::new(2, config(Reducer::Host)).by_host().run(exchange);
+    Job::new(2, config()).run(exchange);
+    Job::new(2, config()).by_host().run(exchange);
 }
 
 /// Slices alone would fit: what is received ends with one of what is sent.
 #[test]
 fn messages_of_different_lengths_never_combine() {
     const SLICE: usize = 256;
-    Job::new(2, config(Reducer::Host)).run(|rank| {
+    Job::new(2, config()).run(|rank| {
         let own = rank.lane.rank();
         let count = [3 * SLICE, 2 * SLICE][own];
         let memory = rank.upload(&content(own, count));
@@ -125,7 +125,7 @@ fn messages_of_different_lengths_never_combine() {
 #[test]
 fn blocks_of_different_lengths_never_combine() {
     const SLICE: usize = 512;
-    Job::new(2, config(Reducer::Host)).run(|rank| {
+    Job::new(2, config()).run(|rank| {
         let count = [2 * SLICE, 3 * SLICE][rank.lane.rank()];
         let [given, filled] = [2 * count, count].map(|count| rank.upload(&content(1, count)));
         let counts = Counts::Even(count as u64);
@@ -178,53 +178,51 @@ impl More {
 fn lanes_of_a_device_serve_several_threads() {
     const LANES: usize = 3;
     const CALLS: usize = 6;
-    for reducer in [Reducer::Host, Reducer::Device] {
-        let config = config(reducer);
-        let more = More::of(LANES);
-        Job::new(2, config).run(|rank| {
-            let lanes = more.lanes(rank, config);
-            let memory: Vec<_> = (0..LANES)
-                .map(|lane| rank.upload(&content(lane + 1, COUNT)))
-                .collect();
-            std::thread::scope(|scope| {
-                for (lane, memory) in lanes.iter().zip(&memory) {
-                    scope.spawn(move || {
-                        let current = rank.device.enter().expect("a context");
-                        let own = current.stream().expect("a stream");
-                        drop(current);
-                        // SAFETY: the stream lives until the calls in it are done.
-                        let stream = unsafe { ProgramStream::from_handle(own.handle()) };
-                        for _ in 0..CALLS {
-                            // SAFETY: the memory lives until the job is over.
-                            let made = unsafe { lane.enqueue(sum(memory), stream) };
-                            let work = made.expect("a call");
-                            work.join(stream).expect("no fault");
-                            assert!(work.wait_on_host(WATCHDOG).expect("no fault"));
-                        }
-                    });
-                }
-            });
-            for (lane, memory) in memory.iter().enumerate() {
-                let expected = content((lane + 1) << CALLS, COUNT);
-                assert!(
-                    rank.download(memory, 0..4 * COUNT) == expected,
-                    "lane {lane}"
-                );
-            }
-            for lane in lanes {
-                lane.close().expect("no fault");
+    let config = config();
+    let more = More::of(LANES);
+    Job::new(2, config).run(|rank| {
+        let lanes = more.lanes(rank, config);
+        let memory: Vec<_> = (0..LANES)
+            .map(|lane| rank.upload(&content(lane + 1, COUNT)))
+            .collect();
+        std::thread::scope(|scope| {
+            for (lane, memory) in lanes.iter().zip(&memory) {
+                scope.spawn(move || {
+                    let current = rank.device.enter().expect("a context");
+                    let own = current.stream().expect("a stream");
+                    drop(current);
+                    // SAFETY: the stream lives until the calls in it are done.
+                    let stream = unsafe { ProgramStream::from_handle(own.handle()) };
+                    for _ in 0..CALLS {
+                        // SAFETY: the memory lives until the job is over.
+                        let made = unsafe { lane.enqueue(sum(memory), stream) };
+                        let work = made.expect("a call");
+                        work.join(stream).expect("no fault");
+                        assert!(work.wait_on_host(WATCHDOG).expect("no fault"));
+                    }
+                });
             }
         });
-    }
+        for (lane, memory) in memory.iter().enumerate() {
+            let expected = content((lane + 1) << CALLS, COUNT);
+            assert!(
+                rank.download(memory, 0..4 * COUNT) == expected,
+                "lane {lane}"
+            );
+        }
+        for lane in lanes {
+            lane.close().expect("no fault");
+        }
+    });
 }
 
 #[test]
 fn a_lane_that_is_dropped_with_calls_under_way_ends_on_all_ranks() {
     for is_by_host in [false, true] {
-        let (job, more) = (Job::new(2, config(Reducer::Host)), More::of(1));
+        let (job, more) = (Job::new(2, config()), More::of(1));
         let job = if is_by_host { job.by_host() } else { job };
         job.run(|rank| {
-            let lane = more.lanes(rank, config(Reducer::Host)).remove(0);
+            let lane = more.lanes(rank, config()).remove(0);
             let memory = rank.upload(&content(1, COUNT));
             // SAFETY: the memory lives until the job is over.
             let enqueue = || unsafe { lane.enqueue(sum(&memory), rank.stream()) };

@@ -8,16 +8,15 @@ use crate::communicator::{Counts, Target};
 use crate::device::{DeviceMemory, PinnedRegion};
 use crate::lane::staging::Bank;
 use crate::lane::worker::wait_until;
-use crate::lane::{DeviceBuffer, DeviceRequest, DeviceWork, LaneConfig, Reducer};
+use crate::lane::{DeviceBuffer, DeviceRequest, DeviceWork, LaneConfig};
 use crate::types::{Collective, DType};
 
 const CONFIG: LaneConfig = LaneConfig {
     slot_bytes: 4096,
     slice_bytes: None,
     depth: 2,
-    reducer: Reducer::Host,
     direct: true,
-    one_shot: false,
+    one_shot: Some(false),
 };
 /// Elements that fit a slot.
 const COUNT: usize = 1000;

@@ -9,12 +9,9 @@ use crate::lane::call::{LaneCall, Terms};
 use crate::lane::staging::Bank;
 use crate::lane::words::Word;
 use crate::lane::worker::wait_until;
-use crate::lane::{DeviceBuffer, DeviceRequest, LaneConfig, Reducer};
+use crate::lane::{DeviceBuffer, DeviceRequest, LaneConfig};
 use crate::sync::lock;
 use crate::types::{Collective, DType, Op};
-
-/// Whatever combines.
-const REDUCERS: [Reducer; 2] = [Reducer::Host, Reducer::Device];
 
 /// Elements of several slices.
 const COUNT: usize = 5000;
@@ -39,11 +36,7 @@ fn all_reduce(memory: &crate::device::DeviceMemory, count: usize) -> DeviceReque
 
 #[test]
 fn after_an_abort_streams_go_on_and_results_are_no_numbers() {
-    REDUCERS.map(config).into_iter().for_each(aborts);
-}
-
-fn aborts(config: LaneConfig) {
-    on_all_kinds(config, |rank| {
+    on_all_kinds(config(), |rank| {
         let memory = rank.upload(&[0; COUNT * 4]);
         if rank.lane.rank() == 1 {
             rank.lane.abort("the test");
@@ -71,7 +64,7 @@ fn aborts(config: LaneConfig) {
 
 #[test]
 fn after_an_abort_a_call_is_done_when_its_input_is_read_no_more() {
-    let config = config(Reducer::Host);
+    let config = config();
     Job::new(1, config).run(|rank| {
         let lane = &rank.lane;
         // As many slices as there are slots: none waits until another has been brought.
@@ -101,11 +94,7 @@ fn after_an_abort_a_call_is_done_when_its_input_is_read_no_more() {
 
 #[test]
 fn ranks_in_different_calls_get_a_mismatch() {
-    REDUCERS.map(config).into_iter().for_each(differs);
-}
-
-fn differs(config: LaneConfig) {
-    on_all_kinds(config, |rank| {
+    on_all_kinds(config(), |rank| {
         let memory = rank.upload(&[0; COUNT * 4]);
         let count = COUNT - rank.lane.rank();
         // SAFETY: the memory lives until the stream has gone past the call.
@@ -121,8 +110,8 @@ fn differs(config: LaneConfig) {
 }
 
 #[test]
-fn devices_combine_nothing_of_different_operations() {
-    on_all_kinds(config(Reducer::Device), |rank| {
+fn ranks_combine_nothing_of_different_operations() {
+    on_all_kinds(config(), |rank| {
         let memory = rank.upload(&[0; COUNT * 4]);
         let request = || DeviceRequest {
             op: [Op::Sum, Op::Max][rank.lane.rank()],
@@ -142,7 +131,7 @@ fn devices_combine_nothing_of_different_operations() {
 
 #[test]
 fn a_panic_of_the_thread_releases_what_it_has_been_given() {
-    let config = config(Reducer::Host);
+    let config = config();
     Job::new(2, config).run(|rank| {
         let lane = &rank.lane;
         let memory = rank.upload(&[0; COUNT * 4]);
@@ -159,7 +148,7 @@ fn a_panic_of_the_thread_releases_what_it_has_been_given() {
                 next: [0; 2],
                 is_direct: false,
             };
-            let call = LaneCall::new(requests, terms, marks, None, |_| slot_bytes);
+            let call = LaneCall::new(requests, terms, marks, |_| slot_bytes);
             let call = call.expect("a call");
             let slices = call.slices;
             // As if its device had done its part.

@@ -6,16 +6,15 @@ use super::job::{Job, Rank, region};
 use crate::communicator::Counts;
 use crate::device::DeviceMemory;
 use crate::lane::worker::wait_until;
-use crate::lane::{DeviceBuffer, DeviceRequest, DeviceWork, LaneConfig, Reducer};
+use crate::lane::{DeviceBuffer, DeviceRequest, DeviceWork, LaneConfig};
 use crate::types::{Collective, DType};
 
 const CONFIG: LaneConfig = LaneConfig {
     slot_bytes: 4096,
     slice_bytes: None,
     depth: 2,
-    reducer: Reducer::Host,
     direct: true,
-    one_shot: true,
+    one_shot: Some(true),
 };
 /// Elements of more slices than there are slots.
 const COUNT: usize = 5000;

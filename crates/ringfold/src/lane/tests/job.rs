@@ -10,7 +10,7 @@ use crate::control::socket::random;
 use crate::device::{
     Device, DeviceMemory, DeviceRegion, Driver, Pin, Platform, ProgramStream, Stream,
 };
-use crate::lane::{DeviceBuffer, DeviceRequest, DeviceWork, Lane, LaneConfig, Reducer};
+use crate::lane::{DeviceBuffer, DeviceRequest, DeviceWork, Lane, LaneConfig};
 use crate::memory::Owned;
 use crate::random::SplitMix64;
 use crate::sync::lock;
@@ -22,12 +22,11 @@ pub const BUFFER_BYTES: usize = 1 << 20;
 /// Longer than any device takes here: what lasts longer is a deadlock.
 pub const WATCHDOG: Duration = Duration::from_secs(120);
 
-/// A lane of two small slots, in which `reducer` combines.
-pub fn config(reducer: Reducer) -> LaneConfig {
+/// A lane of two small slots.
+pub fn config() -> LaneConfig {
     LaneConfig {
         slot_bytes: 4096,
         depth: 2,
-        reducer,
         ..LaneConfig::default()
     }
 }

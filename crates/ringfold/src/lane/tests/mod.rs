@@ -9,7 +9,7 @@ pub mod job;
 
 use std::process::Command;
 
-use super::{LaneConfig, Reducer, WaitPath};
+use super::{LaneConfig, WaitPath};
 use crate::random::SplitMix64;
 use job::{Job, Plan, WATCHDOG};
 
@@ -35,7 +35,6 @@ const DRIVERS: [&[(&str, &str)]; 6] = [
 
 /// Random calls of a job whose ranks are threads, with a device each or one for all.
 fn conforms(seed: u64, path: WaitPath) {
-    // Devices combine only where streams wait for words.
     let waits_for_words =
         path == WaitPath::Stream && std::env::var_os(NO_MEMORY_OPERATIONS.0).is_none();
     let mut random = SplitMix64::stream(seed, 0);
@@ -44,12 +43,8 @@ fn conforms(seed: u64, path: WaitPath) {
         slot_bytes: [4096, 8192, 1 << 16][random.index(3)],
         slice_bytes: [None, Some(1000)][random.index(2)],
         depth: [1, 2, 4][random.index(3)],
-        reducer: match waits_for_words {
-            true => Reducer::ALL[random.index(Reducer::ALL.len())],
-            false => Reducer::Host,
-        },
         direct: random.index(4) > 0,
-        one_shot: random.index(4) > 0,
+        one_shot: [None, Some(false), Some(true)][random.index(3)],
     };
     let plans: Vec<Plan> = (0..8).map(|_| Plan::any(&mut random, world_size)).collect();
     let job = Job::new(world_size, config);

@@ -9,8 +9,7 @@
 //!
 //! The rank's host call for slice n is due when slice n was brought and slice n-K taken. Of a
 //! direct call it is due when slice n was brought, and slice n-K was taken by all ranks before
-//! slice n is copied out. Of slices that devices combine, n counts halves; the kernel stands before
-//! the copy out of the second, which begins when the first is taken.
+//! slice n is copied out.
 //!
 //! A small all-reduce that one kernel does is a copy out, which waits for nothing and raises a
 //! flag, and a copy in, which waits for the flags of all ranks. No call of the host's stands
@@ -52,8 +51,6 @@ pub(super) struct RankDevice {
     pub released: Count,
     /// Direct slices that the device sees taken by all ranks.
     pub free: Count,
-    /// Slices that were taken.
-    pub taken: Count,
     pub program: Program,
 }
 
@@ -143,7 +140,6 @@ impl RankDevice {
             seen: [Count::NONE; 2],
             released: Count::NONE,
             free: Count::NONE,
-            taken: Count::NONE,
             program,
         }
     }

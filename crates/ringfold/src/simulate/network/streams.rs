@@ -50,13 +50,12 @@ impl World {
         if let Program::OneShot { .. } = self.lanes.ranks[rank as usize].program {
             return self.run_kernel(rank, step);
         }
-        let combined_ps = self.combine(rank, step);
         let Moved { bytes, copies } = self.lanes.ranks[rank as usize].program.moved(step);
         let chain_ps = match self.lanes.is_alone {
             true => 0,
             false => self.devices().chain_ps,
         };
-        let ready_ps = self.now + combined_ps + chain_ps + copies * self.devices().before_link_ps();
+        let ready_ps = self.now + chain_ps + copies * self.devices().before_link_ps();
         match bytes {
             0 => self.copied(rank, direction, self.now),
             _ => self.schedule(ready_ps, ScheduledEvent::CopyReady(rank, direction)),
@@ -69,7 +68,7 @@ impl World {
         let device = &self.lanes.ranks[rank as usize];
         let depth = self.devices().depth;
         let is_one_shot = matches!(device.program, Program::OneShot { .. });
-        let (direction, first) = match step {
+        let (direction, (count, due)) = match step {
             Step::Bring(_) if is_one_shot => (Direction::Out, (Count::default(), 0)),
             Step::Take(_) if is_one_shot => {
                 let all = self.lanes.ranks.len() as u32;
@@ -84,47 +83,15 @@ impl World {
             }
             Step::Take(place) => (Direction::In, (device.released, place + 1)),
         };
-        let needed = match step {
-            Step::Bring(place) => device.program.needed(place).map_or(0, |needed| needed + 1),
-            Step::Take(_) => 0,
+        if count.value < due {
+            return None;
+        }
+        let part = device.streams[direction as usize].part;
+        let part = match due {
+            0 => part,
+            _ => self.record.later(part, count.part),
         };
-        let mut part = device.streams[direction as usize].part;
-        for (count, due) in [first, (device.taken, needed)] {
-            if count.value < due {
-                return None;
-            }
-            if due > 0 {
-                part = self.record.later(part, count.part);
-            }
-        }
         Some(part)
-    }
-
-    /// How long the kernel takes that combines what `step` brings, if one does.
-    fn combine(&mut self, rank: u32, step: Step) -> u64 {
-        let (now, devices) = (self.now, self.devices());
-        let bytes = self.lanes.ranks[rank as usize].program.combined_bytes(step);
-        if bytes == 0 || self.lanes.is_alone {
-            return 0;
-        }
-        // The kernel, and the copies of the rank's own block on the device beside it.
-        let work_ps = (devices.combine_ps_per_byte * bytes as f64).round() as u64;
-        let end_ps = now + devices.copy_ps + work_ps * devices.ranks_per_device as u64;
-        let stream = &mut self.lanes.ranks[rank as usize].streams[Direction::Out as usize];
-        let from = (rank, None);
-        stream.part = self
-            .record
-            .extend(stream.part, PathKind::Reduce, from, end_ps);
-        self.record.note(TraceEvent {
-            rank: rank as usize,
-            lane: TimelineLane::Reduce,
-            begin_ps: now,
-            end_ps,
-            peer: None,
-            bytes,
-            slice: slice(step),
-        });
-        end_ps - now
     }
 
     /// The part of the kernel that does a whole call: it stores its row, or reads those of others.
@@ -230,12 +197,6 @@ impl World {
             bytes: device.bytes(step),
             slice: slice(step),
         });
-        if direction == Direction::In {
-            device.taken.grow(part);
-            if let Program::Folded(_) = device.program {
-                self.schedule(now, ScheduledEvent::Stream(rank, Direction::Out));
-            }
-        }
         self.lanes.copied.push((rank as usize, step));
         let seen = ScheduledEvent::Seen {
             rank,
@@ -340,7 +301,6 @@ pub fn copies_alone_ps(scenario: &Scenario) -> Result<u64> {
     for device in &mut world.lanes.ranks {
         device.released.value = NEVER_DUE;
         device.free.value = NEVER_DUE;
-        device.taken.value = NEVER_DUE;
     }
     while let Some(next_ps) = world.next_event_ps() {
         world.advance(next_ps);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::tune::DeviceConstants;
 use crate::tune::devices::one_shot;
-use crate::tune::devices::pipeline::{Blocks, Line, Pipeline, Shape};
+use crate::tune::devices::pipeline::{Line, Pipeline, Shape};
 
 const PS_PER_US: f64 = 1e6;
 
@@ -17,12 +17,8 @@ const DUPLEX_TOLERANCE: f64 = 0.25;
 /// Where ranks share a link, the order of their copies decides who waits for whom.
 const SHARED_TOLERANCE: f64 = 0.15;
 
-/// How far they may be where devices combine: halves of slices wait for each other, which the forms
-/// have as one stage after the other.
-const FOLD_TOLERANCE: f64 = 0.3;
-
-/// By how much what the model chooses may be slower than the best of what can be chosen: devices
-/// combine only where that takes nine tenths of the time, and the forms are not exact.
+/// By how much what the model chooses may be slower than the best of what can be chosen: one kernel
+/// does only what takes nine tenths of the time, and the forms are not exact.
 const CHOICE_TOLERANCE: f64 = 0.2;
 
 /// A host that takes so long for each byte, in each of its calls.
@@ -81,7 +77,7 @@ fn pipeline(scenario: &Scenario, constants: &DeviceConstants, host: Line) -> Pip
         ranks_per_device: devices.ranks_per_device,
         depth: devices.depth,
     };
-    Pipeline::host(scenario.collective, shape, constants, host)
+    Pipeline::new(scenario.collective, shape, constants, host)
 }
 
 fn tolerance(constants: &DeviceConstants) -> f64 {
@@ -245,66 +241,6 @@ fn on_one_host(ranks: usize, bytes: u64, reduce_ps_per_byte: u64, devices: Devic
     scenario
 }
 
-/// What a call of the host's takes in a scenario like this.
-fn host_us(scenario: &Scenario, collective: Collective, bytes: u64) -> (u64, f64) {
-    let host = Scenario {
-        collective,
-        bytes,
-        devices: None,
-        ..scenario.clone()
-    };
-    (bytes, time_ps(&host) as f64 / PS_PER_US)
-}
-
-#[test]
-fn times_of_devices_that_combine_are_those_of_simulations() {
-    let mut misses = Misses::default();
-    for constants in kinds() {
-        for (ranks, direct) in [(2, true), (4, true), (8, true), (2, false), (4, false)] {
-            for bytes in [1 << 20, 8 << 20, 64 << 20] {
-                for slice_bytes in [256 << 10, 1 << 20] {
-                    let devices = Devices {
-                        slot_bytes: slice_bytes,
-                        slice_bytes: Some(slice_bytes),
-                        reducer: Reducer::Device,
-                        one_shot: false,
-                        direct,
-                        ..Devices::like(&constants)
-                    };
-                    let shape = Shape {
-                        ranks,
-                        ranks_per_device: 1,
-                        depth: devices.depth,
-                    };
-                    let scenario = on_one_host(ranks, bytes, 25, devices);
-                    let each = |collective| {
-                        let times = [64 << 10, slice_bytes];
-                        Line::through(times.map(|bytes| host_us(&scenario, collective, bytes)))
-                    };
-                    let blocks = match direct {
-                        true => {
-                            let (_, meeting_us) = host_us(&scenario, Collective::Barrier, 0);
-                            Blocks::Read(Line::of_each(2.0 * meeting_us))
-                        }
-                        false => {
-                            Blocks::Moved(each(Collective::AllToAll) + each(Collective::AllGather))
-                        }
-                    };
-                    let form = Pipeline::device(shape, &constants, blocks);
-                    let what = format!("{ranks} ranks, {bytes} in {slice_bytes}, direct {direct}");
-                    misses.compare(
-                        form.time_us(bytes, slice_bytes),
-                        time_ps(&scenario),
-                        FOLD_TOLERANCE,
-                        &format!("{what}, {constants}"),
-                    );
-                }
-            }
-        }
-    }
-    misses.check();
-}
-
 #[test]
 fn times_of_one_kernel_are_those_of_simulations() {
     let mut misses = Misses::default();
@@ -340,22 +276,15 @@ fn what_the_model_chooses_is_about_as_fast_as_the_best_of_all() {
     for ranks in [2, 4] {
         for reduce_ps_per_byte in [25, 400] {
             for bytes in (10..=26).map(|log2| 1 << log2) {
-                let of = |reducer, one_shot| {
+                let of = |one_shot| {
                     let devices = Devices {
-                        reducer,
                         one_shot,
                         ..Devices::default()
                     };
                     time_ps(&on_one_host(ranks, bytes, reduce_ps_per_byte, devices))
                 };
-                let chosen_ps = of(Reducer::Auto, true);
-                let forced = [
-                    (Reducer::Host, true),
-                    (Reducer::Device, true),
-                    (Reducer::Device, false),
-                ];
-                let least_ps = forced.map(|(reducer, one_shot)| of(reducer, one_shot));
-                let least_ps = least_ps.into_iter().min().expect("some");
+                let chosen_ps = of(None);
+                let least_ps = of(Some(false)).min(of(Some(true)));
                 if chosen_ps > least_ps {
                     let what = format!("{ranks} ranks, {bytes}, {reduce_ps_per_byte} ps a byte");
                     let least_us = least_ps as f64 / PS_PER_US;

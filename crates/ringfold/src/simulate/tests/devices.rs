@@ -279,7 +279,7 @@ fn devices_of_one_host_read_the_slots_of_all_ranks() {
     assert!(of_limit >= 0.9, "{of_limit} of the limit");
 }
 
-/// Ranks of one host whose devices combine.
+/// Ranks of one host that combine.
 fn combined(ranks: usize, bytes: u64, devices: Devices) -> Scenario {
     let mut scenario = Scenario {
         algorithm: None,
@@ -290,51 +290,10 @@ fn combined(ranks: usize, bytes: u64, devices: Devices) -> Scenario {
     scenario
 }
 
-/// Rows, slots and results are used again: what is combined too early, or overwritten, is a wrong
-/// result.
-#[test]
-fn devices_combine_slices_in_halves() {
-    for (ranks, depth) in [(1, 2), (2, 1), (3, 2), (4, 4), (8, 2)] {
-        for direct in [true, false] {
-            for bytes in [0, 4, 5000, 50_000] {
-                let devices = Devices {
-                    slot_bytes: 4096,
-                    depth,
-                    direct,
-                    reducer: Reducer::Device,
-                    one_shot: false,
-                    ..Devices::default()
-                };
-                let scenario = combined(ranks, bytes, devices);
-                assert_eq!(scenario.carried(), Some(Carried::Folded));
-                let due_ps = time_ps(&scenario);
-                assert!(due_ps > 0 || bytes == 0, "{ranks} ranks, {bytes} bytes");
-            }
-        }
-    }
-}
-
-/// The blocks of others go down, each of them comes up, and what is combined goes down and up.
-#[test]
-fn what_devices_combine_goes_down_once_and_up_twice_but_for_their_own() {
-    let fast = Devices {
-        copy_ps: 0,
-        reducer: Reducer::Device,
-        one_shot: false,
-        ..devices()
-    };
-    let scenario = Scenario {
-        payload: Payload::Hollow,
-        ..combined(4, 64 << 20, fast)
-    };
-    // 25 GB/s are 40 ps for a byte.
-    assert_eq!(copies_alone_ps(&scenario).unwrap(), 40 * (96 << 20));
-}
-
 #[test]
 fn one_kernel_does_small_calls() {
     let with_kernels = Devices {
-        reducer: Reducer::Device,
+        one_shot: Some(true),
         ..Devices::default()
     };
     for ranks in 2..=8 {
@@ -342,12 +301,13 @@ fn one_kernel_does_small_calls() {
             let scenario = combined(ranks, bytes, with_kernels.clone());
             assert_eq!(scenario.carried(), Some(Carried::OneShot));
             let in_slices = Devices {
-                one_shot: false,
+                one_shot: Some(false),
                 ..with_kernels.clone()
             };
             let in_slices = combined(ranks, bytes, in_slices);
-            assert_eq!(in_slices.carried(), Some(Carried::Folded));
-            assert!(time_ps(&scenario) < time_ps(&in_slices), "{ranks} {bytes}");
+            assert_eq!(in_slices.carried(), Some(Carried::Host));
+            let is_faster = time_ps(&scenario) < time_ps(&in_slices);
+            assert!(is_faster || bytes > 4000, "{ranks} {bytes}");
         }
     }
     let carried = |ranks, bytes, devices| combined(ranks, bytes, devices).carried();
@@ -357,12 +317,12 @@ fn one_kernel_does_small_calls() {
         carried(2, 4000, changed)
     };
     // A kernel would wait for one that cannot run; peers' rows are not reached; there is no memory.
-    assert_eq!(of(|it| it.ranks_per_device = 2), Some(Carried::Folded));
-    assert_eq!(of(|it| it.direct = false), Some(Carried::Folded));
-    assert_eq!(of(|it| it.slot_bytes = 4096), Some(Carried::Folded));
-    assert_eq!(of(|it| it.reducer = Reducer::Host), Some(Carried::Host));
+    assert_eq!(of(|it| it.ranks_per_device = 2), Some(Carried::Host));
+    assert_eq!(of(|it| it.direct = false), Some(Carried::Host));
+    assert_eq!(of(|it| it.slot_bytes = 4096), Some(Carried::Host));
+    assert_eq!(of(|it| it.one_shot = Some(false)), Some(Carried::Host));
     let many = carried(9, 4000, with_kernels.clone());
-    assert_eq!(many, Some(Carried::Folded));
+    assert_eq!(many, Some(Carried::Host));
     // One that is late holds the others up.
     let mut late = combined(2, 4000, with_kernels);
     late.disturbances = vec![Disturbance::Late {

@@ -14,9 +14,8 @@
 //! way of `w + b c`, T is least at `c* = √(S o / (b - p))`: the rate `h' = 1 / (b - p)` is that of
 //! the way beside the busiest stage.
 //!
-//! The CPUs combine (`host`), or the devices do (`device`); what the host's collectives take is the
-//! caller's to say, as a [`Line`]. The forms leave out what other programs do on the link, and
-//! slices that are shorter than the others.
+//! What the host's collectives take is the caller's to say, as a [`Line`]. The forms leave out what
+//! other programs do on the link, and slices that are shorter than the others.
 
 use std::iter;
 use std::ops::{Add, Mul};
@@ -28,13 +27,8 @@ use crate::types::Collective;
 /// than they gain.
 pub const SLICE_BYTES_MIN: u64 = 256 << 10;
 
-/// The calls of the driver for each slice, beside its copies: a wait and a write in each direction,
-/// ...
+/// The calls of the driver for each slice, beside its copies: a wait and a write in each direction.
 const WORD_CALLS: f64 = 4.0;
-
-/// ... and what a slice has more that devices combine: as many for its second half, the kernel, two
-/// copies on the device, and events around the kernel.
-const FOLD_CALLS: f64 = WORD_CALLS + 7.0;
 
 /// Microseconds: so many for each, and so many for each byte of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -54,15 +48,6 @@ pub struct Shape {
     pub ranks_per_device: usize,
     /// Slices that may be under way at the same time.
     pub depth: u32,
-}
-
-/// How the blocks that devices combine come from one rank's slot to another's device.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Blocks {
-    /// The host moves them: what an `all_to_all` and an `all_gather` of a slice take together.
-    Moved(Line),
-    /// Each device reads the slots of all ranks; the host says when: what that takes.
-    Read(Line),
 }
 
 /// What may take longest of a slice.
@@ -214,7 +199,7 @@ impl Traffic {
 impl Pipeline {
     /// A call whose slices the host handles, each in the time `host`. Bytes are those of the larger
     /// of a rank's buffers.
-    pub fn host(
+    pub fn new(
         collective: Collective,
         shape: Shape,
         constants: &DeviceConstants,
@@ -233,59 +218,24 @@ impl Pipeline {
             copies: [out.0, into.0],
             shares: [out.1, into.1],
         };
-        let calls = WORD_CALLS + out.0 + into.0;
-        Pipeline::new(shape, constants, &traffic, calls, [host, Line::default()])
+        Pipeline::of_traffic(shape, constants, &traffic, host)
     }
 
-    /// An all-reduce that devices combine.
-    ///
-    /// Of each slice a device brings the others' blocks, takes theirs for its own, combines, and
-    /// brings and takes what was combined.
-    pub fn device(shape: Shape, constants: &DeviceConstants, blocks: Blocks) -> Pipeline {
-        let n = shape.ranks as f64;
-        // The blocks of others stand before and behind a rank's own.
-        let around = (n - 1.0).min(2.0);
-        let foreign = (n - 1.0) / n;
-        let (host, taken) = match blocks {
-            Blocks::Moved(host) => (host, around),
-            Blocks::Read(host) => (host, n - 1.0),
-        };
-        let traffic = Traffic {
-            copies: [around + 1.0, 2.0 * taken],
-            shares: [1.0, 2.0 * foreign],
-        };
-        // N rows are read and one is written, each of an N-th of the slice; a rank's own block is
-        // copied there and back on the device.
-        let fold = Line {
-            each_us: constants.device_copy_us,
-            us_per_byte: (n + 1.0) / n * constants.reduce_us_per_byte(),
-        };
-        let fold = fold * shape.ranks_per_device as f64;
-        let calls = WORD_CALLS + FOLD_CALLS + traffic.copies[0] + traffic.copies[1];
-        Pipeline::new(shape, constants, &traffic, calls, [host, fold])
-    }
-
-    /// The stages of slices with this traffic, between which the host has its part, and the device
-    /// one between two copies out.
-    fn new(
+    fn of_traffic(
         shape: Shape,
         constants: &DeviceConstants,
         traffic: &Traffic,
-        calls: f64,
-        [host, fold]: [Line; 2],
+        host: Line,
     ) -> Pipeline {
         let sharing = shape.ranks_per_device as f64;
         let signal = Line::of_each(constants.device_signal_us);
         let enqueued = Line::of_each(constants.device_enqueue_us);
-        // Each half of a slice that devices combine is a chain, seen by the host and the device.
-        let halves = if fold == Line::default() { 1.0 } else { 2.0 };
-        let chain = Line::of_each(halves * constants.device_chain_us);
+        let chain = Line::of_each(constants.device_chain_us);
         let [out, into] = traffic.together(constants).map(|copies| copies + chain);
-        let out = out + fold;
         let depth = 1.0 / f64::from(shape.depth);
         let [link_out, link_in] = traffic.link(constants, sharing);
         let stages = [
-            enqueued * calls,
+            enqueued * (WORD_CALLS + traffic.copies[0] + traffic.copies[1]),
             out,
             host,
             into,
@@ -305,10 +255,9 @@ impl Pipeline {
         };
         let [out, into] = [last(out, gaps_us[0]), last(into, gaps_us[1])];
         let first = enqueued * (traffic.copies[0] + WORD_CALLS / 2.0);
-        let seen = signal * (2.0 * halves + 1.0);
         Pipeline {
             stages,
-            way: first + out + fold + host + into + seen,
+            way: first + out + host + into + signal * 3.0,
         }
     }
 

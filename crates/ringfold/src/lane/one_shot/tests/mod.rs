@@ -1,33 +1,34 @@
 //! Kernels that meet, over the software driver, with a device for each rank.
 
+mod content;
+
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use super::area::RANKS_MAX;
 use super::call::flag;
+use super::element::is_combined;
+use super::fits_one_shot;
 use super::limits::bytes_max;
 use super::text::text;
-use super::{are_apart, fits_one_shot};
 use crate::communicator::{CallOptions, Counts};
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::lane::fold;
-use crate::lane::fold::tests::{OPS, assemble, check_same, content};
 use crate::lane::tests::job::{Job, Rank, WATCHDOG, region};
 use crate::lane::tests::{alone, driver};
 use crate::lane::words::load_flag;
-use crate::lane::{DeviceBuffer, DeviceRequest, DeviceWork, LaneConfig, Reducer};
+use crate::lane::{DeviceBuffer, DeviceRequest, DeviceWork, LaneConfig};
 use crate::random::SplitMix64;
 use crate::sync::lock;
 use crate::types::{Collective, DType, Method, Op};
+use content::{OPS, assemble, check_same, content};
 
 const CONFIG: LaneConfig = LaneConfig {
     slot_bytes: 8192,
     slice_bytes: None,
     depth: 2,
-    reducer: Reducer::Device,
     direct: true,
-    one_shot: true,
+    one_shot: Some(true),
 };
 
 const FOUR: (&str, &str) = ("SOFTCUDA_DEVICES", "4");
@@ -94,7 +95,11 @@ fn kernels_that_meet_combine_as_the_host_does() {
                     .iter()
                     .flat_map(|dtype| OPS.map(|op| (*dtype, op)))
                 {
-                    if !fold::is_folded(op, dtype) {
+                    // Devices combine whatever the host combines, except fp8.
+                    let is_fp8 = matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
+                    let combines = op.check(dtype).is_ok() && !is_fp8;
+                    assert_eq!(is_combined(op, dtype), combines, "{op:?} {dtype}");
+                    if !combines {
                         continue;
                     }
                     combine(rank, op, dtype, seed);
@@ -219,7 +224,7 @@ fn ranks_on_one_device_and_ranks_that_share_no_memory_do_not_meet() {
         Job::new(2, CONFIG).run(|rank| assert!(!meets(rank)));
         job(2).run(|rank| assert!(meets(rank)));
         let config = LaneConfig {
-            one_shot: false,
+            one_shot: Some(false),
             ..CONFIG
         };
         Job::new(2, config)
@@ -378,13 +383,6 @@ fn only_small_sums_fit() {
         change(&mut request);
         assert!(!fits(request, 1 << 20));
     }
-}
-
-#[test]
-fn devices_are_apart_when_their_uuids_say_so() {
-    assert!(are_apart(&[[1, 2], [1, 3], [2, 2]]));
-    assert!(!are_apart(&[[1, 2], [3, 4], [1, 2]]), "one device twice");
-    assert!(!are_apart(&[[1, 2], [0, 0]]), "one that is unknown");
 }
 
 #[test]

@@ -1,32 +1,16 @@
-//! The kernels' text, in PTX: one template, filled in by operation and data type.
+//! The arithmetic of kernels, in PTX: how an element is loaded, combined, rounded and stored.
 //!
-//! A thread combines 16 bytes of all rows, from the first row to the last, and goes on with the
-//! next that no other thread has. A row has whole vectors, and begins at a multiple of one. What is
-//! shorter than 32 bits is taken apart into registers; 16-bit floats are combined as `f32` and
-//! rounded once, as on the host. Where `fault` holds anything but 0, the result is
-//! bytes of ones.
+//! A thread combines 16 bytes at a time. What is shorter than 32 bits is taken apart into
+//! registers; 16-bit floats are combined as `f32` and rounded once, as on the host.
 //!
 //! Additions and multiplications say that they round, because a compiler may fuse those that do
 //! not; extrema are selections, as in `reduce`: a NaN wins, and of two zeros the minimum is `-0`.
-//!
-//! For `sm_70` and later: the driver compiles it for the device that there is.
 
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
 
-use crate::lane::ptx;
 use crate::types::{DType, Op};
-
-/// The name of the kernel in each text.
-pub const NAME: &std::ffi::CStr = c"fold";
-
-/// Where the result goes, the rows, the distance between two, how many, the vectors of a row, the
-/// word that says whether there is a fault, and what an average of floats is multiplied by (bits of
-/// an `f64`): 64 bits each.
-pub const PARAMETERS: [&str; 7] = [
-    "into", "rows", "stride", "count", "vectors", "fault", "factor",
-];
 
 /// What a thread combines at once.
 pub const VECTOR_BYTES: usize = 16;
@@ -53,13 +37,9 @@ pub struct Element {
     op: Op,
 }
 
-/// The text for `op` and `dtype`; nothing if devices do not combine them.
-pub fn text(op: Op, dtype: DType) -> Option<String> {
-    op.check(dtype).ok()?;
-    let element = Element::new(op, dtype)?;
-    let mut text = String::new();
-    element.write(&mut text).ok()?;
-    Some(text)
+/// Whether devices combine elements of `dtype` by `op`.
+pub fn is_combined(op: Op, dtype: DType) -> bool {
+    op.check(dtype).is_ok() && Element::new(op, dtype).is_some()
 }
 
 impl Element {
@@ -121,88 +101,6 @@ impl Element {
     /// How many there are in a vector, and in a register of one.
     pub fn counts(self) -> (usize, usize) {
         (8 * VECTOR_BYTES / self.bits, self.wide() / self.bits)
-    }
-
-    fn write(self, out: &mut String) -> std::fmt::Result {
-        self.head(out)?;
-        let (count, _) = self.counts();
-        let vector = self.vector();
-        let kind = self.wide();
-        writeln!(
-            out,
-            "VECTORS:\n\
-             setp.ge.u64 %is_end, %at, %vectors;\n\
-             @%is_end bra END;\n\
-             shl.b64 %offset, %at, 4;\n\
-             add.u64 %from, %rows, %offset;\n\
-             ld.global.{vector}, [%from];"
-        )?;
-        (0..count).try_for_each(|index| self.unpack(out, "a", "w", index))?;
-        writeln!(
-            out,
-            "mov.u64 %row, 1;\n\
-             ROWS:\n\
-             setp.ge.u64 %is_end, %row, %count;\n\
-             @%is_end bra STORE;\n\
-             add.u64 %from, %from, %stride;\n\
-             ld.global.{vector}, [%from];"
-        )?;
-        for index in 0..count {
-            self.unpack(out, "b", "w", index)?;
-            self.join(out, index)?;
-        }
-        writeln!(out, "add.u64 %row, %row, 1;\nbra ROWS;\nSTORE:")?;
-        for index in 0..count {
-            self.round(out, index)?;
-            self.average(out, index)?;
-            self.pack(out, index)?;
-        }
-        let words = 8 * VECTOR_BYTES / kind;
-        (0..words).try_for_each(|word| writeln!(out, "@%is_fault mov.b{kind} %w{word}, -1;"))?;
-        let (shape, registers) = vector.split_once(' ').unwrap_or_default();
-        writeln!(
-            out,
-            "add.u64 %from, %into, %offset;\n\
-             st.global.{shape} [%from], {registers};\n\
-             add.u64 %at, %at, %step;\n\
-             bra VECTORS;\n\
-             END:\n\
-             ret;\n\
-             }}"
-        )
-    }
-
-    /// Everything before the first vector.
-    fn head(self, out: &mut String) -> std::fmt::Result {
-        let ((count, _), wide) = (self.counts(), self.wide());
-        let words = 8 * VECTOR_BYTES / wide;
-        ptx::entry(out, "fold", &PARAMETERS)?;
-        writeln!(
-            out,
-            ".reg .pred %is_end, %is_fault, %p;\n\
-             .reg .b64 %at, %offset, %from, %row;\n\
-             .reg .b32 %count32, %factor32, %word;\n\
-             .reg .b16 %half;\n\
-             .reg .b{wide} %w<{words}>, %a<{count}>, %b<{count}>, %t, %u;"
-        )?;
-        let is_address = |name: &str| ["into", "rows", "fault"].contains(&name);
-        ptx::load(out, &PARAMETERS, is_address)?;
-        writeln!(
-            out,
-            "ld.relaxed.sys.global.u32 %word, [%fault];\n\
-             setp.ne.u32 %is_fault, %word, 0;\n\
-             cvt.u32.u64 %count32, %count;\n\
-             cvt.rn.f32.f64 %factor32, %factor;"
-        )?;
-        ptx::numbers(out, "at")
-    }
-
-    /// A load's or store's shape and registers.
-    pub fn vector(self) -> &'static str {
-        match self.wide() {
-            64 => "v2.b64 {%w0, %w1}",
-            _ => "v4.b32 {%w0, %w1, %w2, %w3}",
-        }
     }
 
     /// The element `index` of the vector in `words` into a register `name`.

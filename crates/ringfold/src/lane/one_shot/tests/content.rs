@@ -1,14 +1,9 @@
-//! Kernels by themselves, as the software driver reads their text: what they combine is, bit by
-//! bit, what the host does.
+//! Contents that show how kernels combine, and what the host combines of them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 
-use super::text::{NAME, PARAMETERS, VECTOR_BYTES, text};
-use crate::device::{Current, Device, PinnedRegion, Platform, Stream};
 use crate::element::convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
-use crate::lane::tests::driver;
 use crate::memory::{Owned, Region};
 use crate::random::SplitMix64;
 use crate::reduce::{Factor, ReductionKernel, scale};
@@ -25,13 +20,6 @@ pub const OPS: [Op; 8] = [
     Op::Bor,
     Op::Bxor,
 ];
-
-/// Whole vectors of every type.
-const ROW_BYTES: usize = 64 * VECTOR_BYTES;
-const ROWS_MAX: usize = 5;
-/// Behind the rows: the word that says whether there is a fault.
-const FAULT: usize = ROWS_MAX * ROW_BYTES;
-const HOST_BYTES: usize = FAULT + 4096;
 
 /// Bits of which many are no numbers, infinite, zeros of both signs, or too small to be normal.
 pub fn content(dtype: DType, random: &mut SplitMix64, bytes: usize) -> Vec<u8> {
@@ -122,7 +110,7 @@ fn narrowed(dtype: DType, row: Vec<u8>, bytes: usize) -> Vec<u8> {
 }
 
 /// The host's result, from the first row to the last: short floats as `f32`, rounded once.
-pub fn on_host(op: Op, dtype: DType, rows: &[Vec<u8>]) -> Vec<u8> {
+fn on_host(op: Op, dtype: DType, rows: &[Vec<u8>]) -> Vec<u8> {
     let wide: Vec<Vec<u8>> = rows.iter().map(|row| widened(dtype, row)).collect();
     let memory: Vec<Owned> = wide.iter().map(|row| Owned::zeroed(row.len())).collect();
     let regions: Vec<Region> = memory.iter().map(|each| each.region()).collect();
@@ -170,119 +158,6 @@ pub fn check_same(op: Op, dtype: DType, found: &[u8], rows: &[Vec<u8>], seed: u6
     }
 }
 
-/// The device's.
-struct Bench<'a> {
-    current: Current<'a>,
-    stream: Stream,
-    host: PinnedRegion,
-    memory: crate::device::DeviceMemory,
-}
-
-impl Bench<'_> {
-    fn combine(&self, op: Op, dtype: DType, rows: &[Vec<u8>]) -> Vec<u8> {
-        let text = text(op, dtype).expect("a text");
-        let text = std::ffi::CString::new(text).expect("no zero");
-        let kernel = self.current.kernel(&text, NAME, PARAMETERS.len());
-        let kernel = kernel.expect("it is compiled");
-        // SAFETY: all that is enqueued is waited for below.
-        let device = unsafe { self.memory.region() };
-        for (index, row) in rows.iter().enumerate() {
-            let place = index * ROW_BYTES..(index + 1) * ROW_BYTES;
-            self.host.region().part(place.clone()).write(row);
-            let from = self.host.part(place.clone());
-            self.current
-                .take(&self.stream, from, device.part(place))
-                .expect("a copy");
-        }
-        // In place of one of the rows.
-        let own = device.part(ROW_BYTES..2 * ROW_BYTES);
-        let arguments = [
-            own.address() as u64,
-            device.address() as u64,
-            ROW_BYTES as u64,
-            rows.len() as u64,
-            (ROW_BYTES / VECTOR_BYTES) as u64,
-            (self.host.device_address() + FAULT) as u64,
-            (1.0 / rows.len() as f64).to_bits(),
-        ];
-        // SAFETY: it accesses the rows and the word, which outlive it.
-        unsafe {
-            self.current
-                .launch(&self.stream, &kernel, [2, 24], &arguments)
-        }
-        .expect("a launch");
-        let result = self.host.part(0..ROW_BYTES);
-        self.current
-            .bring(&self.stream, own, result)
-            .expect("a copy");
-        while !self.current.is_idle(&self.stream).expect("an answer") {
-            std::thread::yield_now();
-        }
-        let mut found = vec![0; ROW_BYTES];
-        result.region().read(&mut found);
-        found
-    }
-}
-
-fn bench(with: impl FnOnce(Bench<'_>)) {
-    let device = Device::open(driver(Platform::Cuda), 0).expect("a device");
-    let current = device.enter().expect("a context");
-    let host = Owned::zeroed(HOST_BYTES);
-    let pin = current
-        .pin(host.region(), Arc::new(host))
-        .expect("pinned memory");
-    with(Bench {
-        stream: current.stream().expect("a stream"),
-        memory: current.allocate(FAULT).expect("memory"),
-        current: device.enter().expect("a context"),
-        host: pin.whole(),
-    });
-}
-
-#[test]
-fn kernels_combine_as_the_host_does() {
-    let seed = 17;
-    let mut random = SplitMix64::stream(seed, 0);
-    let mut found = 0;
-    bench(|bench| {
-        for (dtype, op) in DType::ALL
-            .iter()
-            .flat_map(|dtype| OPS.map(|op| (*dtype, op)))
-        {
-            // Devices combine whatever the host combines, except fp8.
-            let is_fp8 = matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
-            let combines = op.check(dtype).is_ok() && !is_fp8;
-            assert_eq!(combines, text(op, dtype).is_some(), "{op:?} {dtype}");
-            if !combines {
-                continue;
-            }
-            for count in 2..=ROWS_MAX {
-                let row = |_| content(dtype, &mut random, ROW_BYTES);
-                let rows: Vec<Vec<u8>> = (0..count).map(row).collect();
-                check_same(op, dtype, &bench.combine(op, dtype, &rows), &rows, seed);
-                found += 1;
-            }
-        }
-    });
-    assert!(found > 250, "{found}");
-}
-
-#[test]
-fn after_a_fault_a_kernel_gives_bytes_of_ones() {
-    bench(|bench| {
-        let rows = vec![vec![1; ROW_BYTES]; 2];
-        assert_eq!(
-            bench.combine(Op::Sum, DType::I32, &rows),
-            vec![2; ROW_BYTES]
-        );
-        bench.host.region().part(FAULT..FAULT + 1).write(&[1]);
-        for dtype in [DType::I8, DType::F64] {
-            let combined = bench.combine(Op::Sum, dtype, &rows);
-            assert_eq!(combined, vec![0xff; ROW_BYTES], "{dtype}");
-        }
-    });
-}
-
 /// The assembler of NVIDIA that comes with triton, if Python finds that.
 fn assembler() -> Option<PathBuf> {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
@@ -291,11 +166,6 @@ fn assembler() -> Option<PathBuf> {
     let found = String::from_utf8(found.stdout).ok()?;
     let assembler = Path::new(found.trim()).with_file_name("backends/nvidia/bin/ptxas");
     assembler.is_file().then_some(assembler)
-}
-
-#[test]
-fn the_assembler_takes_every_text() {
-    assemble("fold", text);
 }
 
 /// Has NVIDIA's assembler read the kernels `name` of all operations and types.
