@@ -92,6 +92,45 @@ fn after_an_abort_a_call_is_done_when_its_input_is_read_no_more() {
     });
 }
 
+/// However many slices a call has, its device is held by none of them longer than by the first.
+#[test]
+fn after_an_abort_all_slices_of_a_call_are_released_at_once() {
+    // What they take in a stream is less than its queue holds.
+    const SLICES: u32 = 300;
+    const SLICE_BYTES: usize = 1024;
+    let config = LaneConfig {
+        slice_bytes: Some(SLICE_BYTES),
+        ..config()
+    };
+    Job::new(1, config).run(|rank| {
+        let lane = &rank.lane;
+        let bytes = SLICES as usize * SLICE_BYTES;
+        let memory = rank.upload(&vec![0; bytes]);
+        let gate = rank.pin.whole().part(0..4);
+        let current = rank.device.enter().expect("a context");
+        current.wait(&lane.staging.out, gate, 1).expect("a wait");
+        drop(current);
+        let request = all_reduce(&memory, bytes / 4);
+        // SAFETY: the memory lives until the work is done.
+        let work = unsafe { lane.enqueue(request, rank.stream()) }.expect("a call");
+        let (call, words) = (&work.calls[0], lane.staging.words(Bank::Host));
+        assert_eq!(call.slices, SLICES);
+        lane.abort("the test");
+        let is_released = |slices| words.has_reached(Word::Released, call.number(slices));
+        assert!(wait_until(|| is_released(1), WATCHDOG));
+        assert!(
+            is_released(SLICES),
+            "some slices are released before others"
+        );
+        let current = rank.device.enter().expect("a context");
+        current.write(&rank.program, gate, 1).expect("a write");
+        drop(current);
+        assert!(wait_until(|| work.is_done(), WATCHDOG));
+        let found = rank.download(&memory, 0..bytes);
+        assert!(found.iter().all(|byte| *byte == 0xff), "numbers");
+    });
+}
+
 #[test]
 fn ranks_in_different_calls_get_a_mismatch() {
     on_all_kinds(config(), |rank| {
