@@ -124,7 +124,8 @@ impl Setting<'_> {
     pub fn plan(&self, request: &Request) -> (Carried, u64) {
         let ranks = self.shape.ranks;
         let bytes = request.bytes(ranks);
-        let choice = self.choose(request.collective, class_bytes(bytes));
+        let pipeline = self.pipeline(request.collective);
+        let choice = self.choose(request.collective, &pipeline, class_bytes(bytes));
         let is_small = choice.is_one_shot && (1..=self.one_shot_bytes).contains(&bytes);
         let carried = match request.options.leave_reduction_open() {
             true if is_small && is_combined(request.op, request.dtype) => Carried::OneShot,
@@ -135,10 +136,15 @@ impl Setting<'_> {
         (carried, even_slice_bytes(request, ranks, carried, most))
     }
 
-    /// What to do with calls of up to `bytes` bytes, and of more than half of that.
-    fn choose(&self, collective: Collective, bytes: u64) -> Choice {
-        let (pipeline, slots) = self.pipeline(collective);
-        let in_slots = |bytes: u64| bytes.min(self.slot_bytes).saturating_mul(slots);
+    /// The choice for calls of up to `bytes` bytes, and of more than half of that, whose slices have
+    /// this pipeline and fill so many slots each.
+    fn choose(
+        &self,
+        collective: Collective,
+        (pipeline, slots): &(Pipeline, u64),
+        bytes: u64,
+    ) -> Choice {
+        let in_slots = |bytes: u64| bytes.min(self.slot_bytes).saturating_mul(*slots);
         let slice_bytes = match self.slice_bytes {
             Some(asked) => in_slots(asked),
             None => pipeline.slice_bytes(bytes, in_slots(self.slot_bytes)),
@@ -153,7 +159,7 @@ impl Setting<'_> {
         let is_faster = one_shot_us <= WORTH_WHILE * pipeline.time_us(fitting, slice_bytes);
         Choice {
             is_one_shot: fits && (self.is_one_shot_asked || is_faster),
-            slice_bytes: slice_bytes.div_ceil(slots),
+            slice_bytes: slice_bytes.div_ceil(*slots),
             times_us: [pipeline.time_us(bytes, slice_bytes), one_shot_us],
             busiest: pipeline.busiest(slice_bytes),
         }
@@ -163,8 +169,11 @@ impl Setting<'_> {
 impl Policy {
     /// The decisions for all calls.
     pub fn decide(setting: &Setting<'_>) -> Policy {
-        let of_collective =
-            |collective| (0..CLASSES).map(move |class| setting.choose(collective, 1 << class));
+        // The host's times, which are the same for all classes, are asked for once.
+        let of_collective = |collective| {
+            let pipeline = setting.pipeline(collective);
+            (0..CLASSES).map(move |class| setting.choose(collective, &pipeline, 1 << class))
+        };
         let each = Collective::ALL.iter().copied();
         Policy {
             choices: each.flat_map(of_collective).collect(),
