@@ -13,8 +13,7 @@
 //!   stream waits
 //! * `rounds`: copies of `bytes` up and down between two words, `rounds` times, and whether data is
 //!   ever stale
-//! * `churn`: all-reduces of `bytes` for `seconds`, while another thread
-//!   allocates and frees memory
+//! * `churn`: all-reduces of `bytes` for `seconds`, while another thread allocates and frees memory
 //! * `held`: such all-reduces until a rank dies; the time when the streams are empty, and whether
 //!   the outputs are valid
 

@@ -47,7 +47,7 @@ pub struct Agreed {
 pub struct Made {
     /// Whether the device reaches the slots of all ranks.
     pub is_direct: bool,
-    /// Whether it has what kernels meet by.
+    /// Whether the device has the kernels of small all-reduces.
     pub has_one_shot: bool,
 }
 

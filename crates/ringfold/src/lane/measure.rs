@@ -1,8 +1,8 @@
 //! What a device and its link to the host are like: the constants of the cost model, measured.
 //!
 //! The measurement uses what lanes use: pinned memory, two streams, words, and kernels. A kernel
-//! that meets others meets itself here: its own flag stands for those of all
-//! ranks. Times are medians. Every wait has a limit: a device that does not go on is an error.
+//! that meets others meets itself here: its own flag stands for those of all ranks. Times are
+//! medians. Every wait has a limit: a device that does not go on is an error.
 
 use std::cell::Cell;
 use std::sync::Arc;

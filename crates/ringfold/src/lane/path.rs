@@ -165,7 +165,7 @@ impl Path {
     }
 
     /// Has the device take all slices of `call` from `first` on, and lets their slots be filled
-    /// again. After a fault: nothing says any more who has read a slot, and all ranks know that
+    /// again. After a fault: who has read a slot is no longer recorded, and all ranks know that
     /// what they read may be wrong.
     pub fn let_go(&mut self, call: &LaneCall, first: u32) -> Result<()> {
         match self {

@@ -137,7 +137,7 @@ pub struct Staging {
     /// To the device.
     pub into: Stream,
     own: Place,
-    /// Of use only if all ranks reach all others.
+    /// Used only if all ranks reach all others.
     peers: OnceLock<Peers>,
     /// This rank's memory, until [`Staging::unpin`].
     pin: Mutex<Option<Pin>>,

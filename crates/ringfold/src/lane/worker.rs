@@ -12,7 +12,8 @@
 //! the calls under way and of those that are made before their callers know. Once for the lane, it
 //! waits until the device has taken the results that it may take, and fills all places of results
 //! with bytes of ones, which is not a number in every type of floating point (and -1 as an
-//! integer). Then one store for each call lets the device go on to the call's end.
+//! integer). Then one store for each call lets the device go on to the call's end. A peer that was
+//! stopped within a store of an earlier slice may finish it for a moment after that.
 //!
 //! A direct slice has no result: its device copies from the slots of all ranks. Before the first
 //! slice is released, the thread therefore says to all ranks of its host that slots may hold
@@ -397,7 +398,7 @@ impl Worker {
             Some(end) if is_reached(number, end) => end,
             _ => number,
         };
-        // After an error of the device nothing runs any more.
+        // After an error, the device runs nothing more.
         path.is_taken(due).unwrap_or(true)
     }
 }

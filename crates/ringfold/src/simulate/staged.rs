@@ -18,7 +18,7 @@ pub(super) struct Staged {
     program: Program,
     /// The call, without memory.
     request: Request,
-    /// Of slice n is number n % depth.
+    /// Slice n has number n % depth.
     slots: Vec<Arc<Owned>>,
     results: Vec<Arc<Owned>>,
     moves_data: bool,
