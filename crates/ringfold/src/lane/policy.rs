@@ -136,8 +136,8 @@ impl Setting<'_> {
         (carried, even_slice_bytes(request, ranks, carried, most))
     }
 
-    /// The choice for calls of up to `bytes` bytes, and of more than half of that, whose slices have
-    /// this pipeline and fill so many slots each.
+    /// The choice for calls of up to `bytes` bytes, and of more than half of that, whose slices
+    /// have this pipeline and fill so many slots each.
     fn choose(
         &self,
         collective: Collective,
