@@ -126,8 +126,6 @@ mod units;
 mod verbs;
 mod wait;
 
-#[doc(hidden)]
-pub use call::Asked;
 pub use call::Way;
 #[doc(hidden)]
 pub use communicator::{Begun, BegunCall, fold_regions};

@@ -328,11 +328,12 @@ named_byte! {
     Access, "access" {
         /// Messages between pairs of ranks: any transport.
         Messages = 0, "messages";
-        /// Published memory, into which each rank copies the data that others read: all ranks on
-        /// one host.
+        /// Published memory, into which each rank copies data for the others: all on one host.
         Staged = 1, "staged";
         /// The registered buffers of all ranks, without a copy: all ranks on one host.
         Registered = 2, "registered";
+        /// Slots that devices of all ranks fill and read: all ranks on one host.
+        Slots = 3, "slots";
     }
 }
 
@@ -346,7 +347,7 @@ impl Access {
     pub const fn medium(self) -> &'static str {
         match self {
             Access::Messages => "messages",
-            Access::Staged | Access::Registered => "shared",
+            _ => "shared",
         }
     }
 }

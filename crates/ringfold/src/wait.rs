@@ -8,7 +8,8 @@
 //! A yield runs only threads of the same scheduling group, so ranks in control groups or autogroup
 //! sessions of their own soon block.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The action before the next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +140,80 @@ impl Waiter {
     pub fn is_clock_due(&self, attempts: u32) -> bool {
         attempts.is_multiple_of(256) || attempts > self.spins
     }
+}
+
+/// What a thread waits for that wakes no thread: words that a device writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Words {
+    /// Of a call whose first data has not arrived.
+    Lull,
+    /// Of data that is under way.
+    Flight,
+}
+
+/// How long a thread looks at words without a pause in between, at first: device and thread may
+/// share a core where the device is software.
+const WITHOUT_PAUSE: Duration = Duration::from_micros(4);
+
+/// How long a thread goes on looking without a nap: for data that is under way, ...
+const FLIGHT: Duration = Duration::from_millis(2);
+
+/// ... and for anything else, such as a call's first slice: calls often follow each other.
+const LULL: Duration = Duration::from_micros(100);
+
+/// A nap is this part of the time waited so far, so no wait ends later than by that, ...
+const NAP_DIVISOR: u32 = 50;
+
+/// ... but not shorter than a nap that pays, nor longer than a fault may go unseen. A thread that
+/// waits long has some 2 % of a core: a nap costs about 10 µs.
+const NAP_MIN: Duration = Duration::from_micros(20);
+const NAP_MAX: Duration = Duration::from_micros(400);
+
+/// A thread that looks at words until they say what it waits for.
+#[derive(Debug)]
+pub struct Looks {
+    begin: Instant,
+    without_nap: Duration,
+}
+
+impl Looks {
+    /// The first look.
+    pub fn begin(words: Words) -> Looks {
+        Looks {
+            begin: Instant::now(),
+            without_nap: match words {
+                Words::Lull => LULL,
+                Words::Flight => FLIGHT,
+            },
+        }
+    }
+
+    /// Pauses; whether that was a nap, so that there is time to look at something else.
+    pub fn pause(&self) -> bool {
+        let waited = self.begin.elapsed();
+        if waited < WITHOUT_PAUSE {
+            std::hint::spin_loop();
+            return false;
+        }
+        if waited < self.without_nap {
+            thread::yield_now();
+            return false;
+        }
+        thread::sleep((waited / NAP_DIVISOR).clamp(NAP_MIN, NAP_MAX));
+        true
+    }
+}
+
+/// Looks at `condition` until it holds or `timeout` has passed; whether it holds.
+pub fn wait_until(mut condition: impl FnMut() -> bool, timeout: Duration) -> bool {
+    let looks = Looks::begin(Words::Lull);
+    while !condition() {
+        if looks.begin.elapsed() >= timeout {
+            return false;
+        }
+        looks.pause();
+    }
+    true
 }
 
 #[cfg(test)]

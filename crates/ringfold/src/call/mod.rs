@@ -3,14 +3,12 @@
 //! A [`Call`] is in every message header and on every published slot. Two ranks whose calls differ
 //! never combine their data: the receiver reports `Error::Mismatch` with both.
 
-mod asked;
 mod qualifier;
 mod rooted;
 mod way;
 
 use std::fmt;
 
-pub use asked::Asked;
 pub use qualifier::{EARLIER, Qualifier};
 pub use rooted::{CallPosition, Rooted, RootedCalls, SequenceDigest};
 pub use way::Way;
@@ -65,10 +63,6 @@ pub struct Call {
 /// calls, which prepare a communicator, have smaller numbers. Sequence numbers grow from call to
 /// call, so they also show which rank is behind.
 pub const PREPARED: u64 = 1 << 39;
-
-/// The cut of a call in which ranks meet while devices move the data. Another call with as many
-/// channels has the same cut by chance, once in a thousand.
-const BY_DEVICES: u16 = u16::MAX;
 
 /// The value of [`Call::lists`] if each pair of ranks has its own count: no rank knows all counts.
 /// A message between two ranks has the pair's count and the count's digest instead.
@@ -160,21 +154,6 @@ impl Call {
     pub fn cut(channels: usize, slice_bytes: u64) -> u16 {
         let digest = slice_bytes.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SLICE_BITS);
         (channels.saturating_sub(1) << SLICE_BITS) as u16 | digest as u16
-    }
-
-    /// Returns the call in which ranks meet while devices move the data of `asked`.
-    #[inline]
-    pub fn in_place_of(self, asked: Asked) -> Call {
-        Call {
-            collective: asked.collective,
-            dtype: asked.dtype,
-            op: asked.op,
-            qualifier: asked.qualifier,
-            count: asked.count,
-            lists: asked.lists,
-            cut: BY_DEVICES,
-            ..self
-        }
     }
 
     /// Returns the digest of the collectives with a root up to this call; `before` is the digest of
@@ -283,7 +262,10 @@ impl Call {
         let is_inline = bytes[3] >> INLINE_BIT == 1;
         let has_epoch = word(16) << (64 - CUT_BIT) >> (64 - CUT_BIT + SEQUENCE_BITS) != 0;
         // A call with lists has a digest, and an inline payload is never in registered buffers.
-        if has_epoch || (has_lists && lists == 0) || (is_inline && access == Access::Registered) {
+        if has_epoch
+            || (has_lists && lists == 0)
+            || (is_inline && matches!(access, Access::Registered | Access::Slots))
+        {
             return None;
         }
         Some(Call {
@@ -341,7 +323,7 @@ impl fmt::Display for Call {
             Qualifier::Registration => write!(f, " to register memory")?,
             _ => {}
         }
-        if self.cut == BY_DEVICES {
+        if self.access == Access::Slots {
             return write!(f, " by devices");
         }
         write!(f, " by {}", self.method())?;

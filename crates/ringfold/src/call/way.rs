@@ -39,6 +39,23 @@ pub struct Way {
 }
 
 impl Way {
+    /// Returns the way of a call whose data devices move through slots.
+    pub const fn by_slots(slice_bytes: usize) -> Way {
+        Way {
+            algorithm: Algorithm::Direct,
+            access: Access::Slots,
+            assignment: Assignment::Owner,
+            is_inline: false,
+            slice_bytes,
+            channels: 1,
+            registered: None,
+            reads: false,
+            non_temporal_stores: false,
+            is_weighted: false,
+            is_reproducible: false,
+        }
+    }
+
     /// Returns the method.
     pub const fn method(&self) -> Method {
         Method::new(self.algorithm, self.access, self.assignment)

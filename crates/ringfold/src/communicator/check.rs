@@ -1,12 +1,13 @@
 //! The check of a request, which refuses an invalid call before any data moves.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::request::{Counts, Request, Target, is_vector};
 use crate::call::Way;
-use crate::engine::Job;
 use crate::engine::geometry::BlockLayout;
+use crate::engine::{Gate, Job};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::types::Collective;
@@ -22,6 +23,23 @@ impl Request {
     ) -> Result<Job> {
         let mut job = self.draft(way, timeout);
         self.check_into(rank, world_size, &mut job)?;
+        Ok(job)
+    }
+
+    /// Checks the request of `rank` of `world_size`, whose data devices move by `gate`, and returns
+    /// its job. The memory of the request does not matter.
+    pub(crate) fn check_gated(
+        &self,
+        rank: usize,
+        world_size: usize,
+        way: &Way,
+        timeout: Duration,
+        gate: Arc<dyn Gate>,
+    ) -> Result<Job> {
+        let mut job = self.draft(way, timeout);
+        self.sides(rank, world_size)?;
+        self.lay_out(rank, world_size, &mut job)?;
+        job.gate = Some(gate);
         Ok(job)
     }
 
@@ -49,7 +67,7 @@ impl Request {
             timeout,
             registers: false,
             whole: self.whole,
-            asked: self.asked,
+            gate: None,
             weights: None,
         }
     }
@@ -57,6 +75,15 @@ impl Request {
     /// Checks the request, of which `job` is the draft, and fills in the input and the output.
     #[inline(always)]
     pub(super) fn check_into(&self, rank: usize, world_size: usize, job: &mut Job) -> Result<()> {
+        self.lay_out(rank, world_size, job)?;
+        let (input, output) = (&job.input_blocks, &job.output_blocks);
+        (job.input, job.output, job.in_place) = self.regions(rank, world_size, input, output)?;
+        Ok(())
+    }
+
+    /// Fills in the blocks and the count of a list of counts.
+    #[inline(always)]
+    fn lay_out(&self, rank: usize, world_size: usize, job: &mut Job) -> Result<()> {
         if self.is_uneven() && self.collective != Collective::Barrier {
             (job.input_blocks, job.output_blocks) = self.listed_blocks(rank, world_size)?;
             // Each pair of an all_to_all has its own lengths, compared message by message.
@@ -64,8 +91,6 @@ impl Request {
                 job.count = counts.iter().sum();
             }
         }
-        let (input, output) = (&job.input_blocks, &job.output_blocks);
-        (job.input, job.output, job.in_place) = self.regions(rank, world_size, input, output)?;
         Ok(())
     }
 

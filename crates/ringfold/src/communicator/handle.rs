@@ -15,7 +15,7 @@ use super::work::Work;
 use crate::call::{PREPARED, Way};
 use crate::control::Standing;
 use crate::engine::lateness::Stats;
-use crate::engine::{Engine, Job};
+use crate::engine::{Engine, Gate, Job};
 use crate::error::{Error, Result};
 use crate::memory::ForkGuard;
 use crate::schedule::Groups;
@@ -207,6 +207,22 @@ impl Communicator {
             return Ok(None);
         }
         self.driver.run(job, on_wait)
+    }
+
+    /// Executes `request` on memory that devices move through slots, in slices of `slice_bytes` at
+    /// most, by `gate`; returns when this rank's devices may take the last slice. The memory of the
+    /// request does not matter. For lanes.
+    pub(crate) fn run_gated(
+        &self,
+        request: &Request,
+        slice_bytes: usize,
+        gate: Arc<dyn Gate>,
+    ) -> Result<()> {
+        self.check_open()?;
+        let (rank, world_size) = (self.place.rank, self.place.world_size);
+        let (way, timeout) = (Way::by_slots(slice_bytes), self.timeout(request));
+        let job = request.check_gated(rank, world_size, &way, timeout, gate)?;
+        self.driver.run(job, &mut || Ok(())).map(drop)
     }
 
     /// Starts `request` and returns at once, a small call at the latest after a few microseconds;

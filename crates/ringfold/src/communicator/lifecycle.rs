@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Communicator;
-use super::driver::{OnWait, TIMEOUT_GRACE};
+use super::driver::OnWait;
 use super::membership::forked;
 use crate::error::{Error, Result};
 use crate::memory::GuardStage;
@@ -43,17 +43,6 @@ impl Communicator {
         let verdict = self.driver.watch().report_fault(suspicion, grace);
         self.driver.poison(verdict.clone());
         verdict
-    }
-
-    /// Ends this communicator on all ranks because `waiting_for` have been missing for the time
-    /// `after`. Returns the verdict.
-    pub(crate) fn end_late(&self, waiting_for: Vec<usize>, after: Duration) -> Error {
-        let late = Error::Timeout {
-            waiting_for,
-            after_ms: after.as_millis() as u64,
-            site: None,
-        };
-        self.end(late, TIMEOUT_GRACE)
     }
 
     /// Closes the communicator: waits for this rank's outstanding work, including calls of other

@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use crate::call::Asked;
 use crate::engine;
 use crate::memory::Region;
 use crate::types::{Collective, DType, Method, Op, Protocol};
@@ -126,10 +125,6 @@ pub struct Request<M = Region> {
     /// lanes.
     #[doc(hidden)]
     pub whole: Option<u32>,
-    /// The call whose data devices move during this barrier; ranks compare it instead of the
-    /// barrier. For lanes.
-    #[doc(hidden)]
-    pub asked: Option<Asked>,
 }
 
 impl<M> Request<M> {
@@ -154,7 +149,6 @@ impl<M> Request<M> {
             options: CallOptions::default(),
             group: 1,
             whole: None,
-            asked: None,
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::spelling::harmless;
 
 /// Version of all wire formats between ranks.
-pub(crate) const VERSION: u16 = 10;
+pub(crate) const VERSION: u16 = 11;
 
 /// Maximum bytes of a text for which no other limit is given. A longer text is truncated when it is
 /// written, and malformed when it is read.

@@ -11,6 +11,7 @@ pub fn plan(job: &Job, world_size: usize) {
         Access::Registered => "registered buffers",
         Access::Staged => "published memory",
         Access::Messages => "messages",
+        Access::Slots => "slots of devices",
     };
     let place = if job.in_place { " in place" } else { "" };
     log::debug!(

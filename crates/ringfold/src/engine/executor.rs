@@ -15,6 +15,7 @@ use super::lateness::Lateness;
 use super::operation::PreparedOperation;
 use crate::memory::Registry;
 use crate::transport::{Ticket, Time};
+use crate::wait::Words;
 
 /// The progress of a collective call; the defaults suit an executor that posts no work.
 pub trait Executor {
@@ -55,6 +56,16 @@ pub trait Executor {
 
     /// Returns the time at which the call stops waiting for a peer and continues without that peer.
     fn next_timer(&self) -> Option<Time> {
+        None
+    }
+
+    /// Whether the call's deadline counts now.
+    fn is_timed(&self, _operation: &PreparedOperation, _context: &Context) -> bool {
+        true
+    }
+
+    /// Returns how the call waits if it waits for words of devices, which wake no thread.
+    fn words(&self) -> Option<Words> {
         None
     }
 

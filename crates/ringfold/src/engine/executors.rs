@@ -6,6 +6,7 @@
 //! | [`Direct`] | the `direct` all-reduce over published memory, as one loop over slices |
 //! | [`Steps`] | any schedule, step by step |
 //! | [`LateRing`] | a ring over messages that bypasses stragglers |
+//! | [`Gated`] | calls whose data devices move |
 //!
 //! The way alone, and whether helper threads share the call, select the executor, so a measurement
 //! by name measures what a tuned call gets.
@@ -16,6 +17,7 @@ use super::Job;
 use super::context::Context;
 use super::direct::Direct;
 use super::executor::Executor;
+use super::gated::Gated;
 use super::late_ring::{LateMergeState, LateRing};
 use super::operation::PreparedOperation;
 use super::plan::ExecutionPlan;
@@ -34,6 +36,8 @@ pub enum AnyExecutor {
     Steps(Steps),
     /// A ring that bypasses stragglers.
     LateRing(Box<LateRing>),
+    /// A call whose data devices move.
+    Gated(Gated),
 }
 
 /// The state that executors keep from one call to the next, to avoid allocations.
@@ -100,6 +104,7 @@ impl AnyExecutor {
             AnyExecutor::Direct(direct) => direct.advance(operation, context),
             AnyExecutor::Steps(steps) => steps.advance(operation, context, &mut kept.steps),
             AnyExecutor::LateRing(ring) => ring.advance(operation, context, kept.late_merge()),
+            AnyExecutor::Gated(gated) => gated.advance(operation, context),
         }
     }
 
@@ -112,7 +117,7 @@ impl AnyExecutor {
                     state.keep(ring);
                 }
             }
-            AnyExecutor::Tiny(_) | AnyExecutor::Direct(_) => {}
+            AnyExecutor::Tiny(_) | AnyExecutor::Direct(_) | AnyExecutor::Gated(_) => {}
         }
     }
 
@@ -123,6 +128,7 @@ impl AnyExecutor {
             AnyExecutor::Direct(direct) => direct,
             AnyExecutor::Steps(steps) => steps,
             AnyExecutor::LateRing(ring) => ring.as_ref(),
+            AnyExecutor::Gated(gated) => gated,
         }
     }
 
@@ -133,6 +139,7 @@ impl AnyExecutor {
             AnyExecutor::Direct(direct) => direct,
             AnyExecutor::Steps(steps) => steps,
             AnyExecutor::LateRing(ring) => ring.as_mut(),
+            AnyExecutor::Gated(gated) => gated,
         }
     }
 }

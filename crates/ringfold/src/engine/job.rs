@@ -1,9 +1,11 @@
 //! Jobs: calls as they are submitted to the engine, and as the engine returns them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::gate::Gate;
 use super::geometry::BlockLayout;
-use crate::call::{Asked, Call, Qualifier, Way};
+use crate::call::{Call, Qualifier, Way};
 use crate::memory::Region;
 use crate::schedule::Weights;
 use crate::types::{Collective, DType, Op};
@@ -53,9 +55,8 @@ pub struct Job {
     pub registers: bool,
     /// For a slice of a longer call: the digest of that call's counts, which ranks compare.
     pub whole: Option<u32>,
-    /// For a barrier that stands for a call of devices: that call, which ranks compare instead of
-    /// the barrier.
-    pub asked: Option<Asked>,
+    /// For a call whose data devices move: its words and its slots.
+    pub gate: Option<Arc<dyn Gate>>,
     /// For an all-reduce by `direct` over messages: the ownership weights, if they are not all
     /// equal.
     pub weights: Option<Weights>,
@@ -66,7 +67,7 @@ impl Job {
     /// sequence number.
     #[inline]
     pub(super) fn announced(&self, qualifier: Qualifier, count: u64, lists: u32) -> Call {
-        let call = Call {
+        Call {
             collective: self.collective,
             dtype: self.dtype,
             op: match self.collective.reduces() {
@@ -82,10 +83,6 @@ impl Job {
             lists,
             sequence: 0,
             cut: self.way.cut(),
-        };
-        match self.asked {
-            None => call,
-            Some(asked) => call.in_place_of(asked),
         }
     }
 }

@@ -1,14 +1,17 @@
 //! The description of a call that all executors share, and the location of its data.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::geometry::{Geometry, Parts};
+use super::gate::Gate;
+use super::geometry::{BlockLayout, Geometry, Parts};
+use super::job::Job;
 use super::wide::WideKernels;
 use crate::call::Call;
 use crate::error::Result;
 use crate::memory::{Block, BufferHandle, Hold, Region, Registry};
 use crate::reduce::{self, Factor, ReductionKernel};
-use crate::schedule::{Buffer, Span};
+use crate::schedule::{Buffer, BufferCut, Span};
 use crate::transport::{SlotUse, Term, Time, Transport};
 
 /// The memory of one call, and its cuts.
@@ -54,6 +57,8 @@ pub struct PreparedOperation {
     pub id: usize,
     /// The memory of the call.
     pub buffers: Buffers,
+    /// The words and the slots of a call whose data devices move.
+    pub gate: Option<Arc<dyn Gate>>,
     /// The reduction loop, if the call reduces.
     pub kernel: Option<ReductionKernel>,
     /// The kernels beside `kernel`, if partial results are wide.
@@ -139,6 +144,55 @@ impl Buffers {
 }
 
 impl PreparedOperation {
+    /// Returns the operation of a call through published memory that is one slice, and whose
+    /// executor alone knows the location of the blocks.
+    pub fn of_one_slice(job: &Job, call: Call) -> PreparedOperation {
+        let (vector, size) = (BufferCut::Vector(1), job.dtype.size_bytes());
+        let cut = Geometry::new(vector, BlockLayout::Even(job.count), size, job.count, 1);
+        PreparedOperation {
+            call,
+            id: 0,
+            buffers: Buffers {
+                input: job.input,
+                output: job.output,
+                input_place: None,
+                output_place: None,
+                scratch: Region::EMPTY,
+                scratch_parts: Parts::default(),
+                scratch_scale: 1,
+                leaf_memory: Region::EMPTY,
+                leaves: 0,
+                leaf_bytes: 0,
+                input_cut: cut.clone(),
+                output_cut: cut,
+                held: Vec::new(),
+                owned: Vec::new(),
+            },
+            gate: None,
+            kernel: None,
+            wide: None,
+            factor: None,
+            reads: false,
+            non_temporal_stores: false,
+            slot_use: SlotUse::Own,
+            publishes: true,
+            hears_all: false,
+            slices: 1,
+            slices_in_flight: 1,
+            first_generation: 0,
+            is_begun: false,
+            timeout: job.timeout,
+            deadline: None,
+        }
+    }
+
+    /// Returns the words and the slots of a call whose data devices move.
+    pub fn gate(&self) -> &dyn Gate {
+        self.gate
+            .as_deref()
+            .expect("a call that was prepared with its gate")
+    }
+
     /// Returns the window generation of a slice.
     pub fn generation(&self, slice: u32) -> u64 {
         self.first_generation + u64::from(slice)

@@ -17,7 +17,7 @@ use crate::types::{Collective, Method};
 pub const fn slices_in_flight(access: Access) -> u32 {
     match access {
         Access::Messages => 8,
-        Access::Staged | Access::Registered => 4,
+        _ => 4,
     }
 }
 

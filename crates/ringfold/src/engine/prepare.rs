@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use super::context::{Context, scratch};
 use super::executors::AnyExecutor;
+use super::gate::Gate;
+use super::gated::Gated;
 use super::geometry::{BlockLayout, Geometry, Parts};
 use super::operation::{Buffers, PreparedOperation};
 use super::plan::ExecutionPlan;
@@ -25,7 +27,10 @@ use crate::types::{Access, Algorithm, Method, Op};
 
 impl Engine {
     /// Makes `job` ready to run.
-    pub(super) fn prepare(&mut self, job: Job) -> Result<Running> {
+    pub(super) fn prepare(&mut self, mut job: Job) -> Result<Running> {
+        if let Some(gate) = job.gate.take() {
+            return Ok(self.prepare_gated(&job, gate));
+        }
         let way = job.way;
         let (registered, fallback) = match way.access {
             Access::Registered => (Some(way), way.unregistered()),
@@ -43,6 +48,18 @@ impl Engine {
             ..fallback.clone()
         };
         self.ready(job, None, Some(fallback))
+    }
+
+    /// Makes a call ready to run whose data devices move by `gate`.
+    fn prepare_gated(&mut self, job: &Job, gate: Arc<dyn Gate>) -> Running {
+        let operation = PreparedOperation {
+            hears_all: true,
+            // The first is the comparison of the ranks' calls.
+            slices: gate.slices().saturating_add(1),
+            gate: Some(gate),
+            ..PreparedOperation::of_one_slice(job, self.call(job, None))
+        };
+        Running::new(operation, AnyExecutor::Gated(Gated::default()))
     }
 
     /// Makes the fallback of a refused call ready to run: the same call, with its owned memory and
@@ -99,14 +116,8 @@ impl Engine {
         }
         let scales = plan.is_registered() || !job.output.is_empty();
         let is_divided = self.context.parallel.divides(buffers.bytes());
-        let average = (job.op == Op::Avg && kernel.is_some() && scales).then(|| {
-            let n = self.context.world_size as u64;
-            if job.dtype.is_float() {
-                Factor::Multiply(1.0 / n as f64)
-            } else {
-                Factor::Divide(n)
-            }
-        });
+        let average = (job.op == Op::Avg && kernel.is_some() && scales)
+            .then(|| Factor::average(job.dtype, self.context.world_size));
         let memory = [buffers.input, buffers.output];
         let transport = &self.context.transport;
         let reads = job.way.reads && memory.iter().all(|part| transport.is_readable(*part));
@@ -128,6 +139,7 @@ impl Engine {
             timeout: job.timeout,
             deadline: None,
             buffers,
+            gate: None,
         };
         let kept = &mut self.kept;
         let executor = match straggler_policy {

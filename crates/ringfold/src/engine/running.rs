@@ -77,8 +77,13 @@ impl Running {
         }
     }
 
-    /// Sets the deadline if there is none yet; returns `Timeout` if the deadline has passed.
+    /// Sets the deadline if there is none yet and the call is timed; returns `Timeout` if the
+    /// deadline has passed.
     pub fn check_deadline(&mut self, now: Time, context: &Context) -> Result<()> {
+        if !self.progress().is_timed(&self.operation, context) {
+            self.operation.deadline = None;
+            return Ok(());
+        }
         let timeout = self.operation.timeout;
         let deadline = self.operation.deadline.get_or_insert(now.after(timeout));
         if now < *deadline {

@@ -7,6 +7,7 @@ use super::running::Running;
 use crate::call::{Call, Qualifier};
 use crate::error::{Result, Site};
 use crate::transport::{Header, StreamId, Time, Transport, earlier_mismatch, mismatch};
+use crate::wait::Words;
 
 impl Engine {
     /// Returns the running collective.
@@ -34,6 +35,11 @@ impl Engine {
     /// Returns the time at which the running call stops waiting for something and continues.
     pub fn next_timer(&self) -> Option<Time> {
         self.progress_of_front().and_then(Executor::next_timer)
+    }
+
+    /// Returns how the running call waits if it waits for words of devices.
+    pub fn words(&self) -> Option<Words> {
+        self.progress_of_front().and_then(Executor::words)
     }
 
     /// Returns the time at which `progress` could next find work although no peer acts.

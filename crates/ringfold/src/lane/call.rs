@@ -1,13 +1,12 @@
 //! A call under way: what the caller's thread and the lane's thread both know of it.
 
-use std::time::Duration;
-
-use super::cut::{Cut, Fetched, Part, only_moves};
+use super::cut::{Cut, Fetched, Part, goes_by_slots};
 use super::one_shot::call::OneShotCall;
 use super::policy::Carried;
 use super::program::{Step, steps};
 use super::request::{DeviceBuffer, DeviceRequest, Fetch, Transfer};
 use super::staging::{BANKS, Bank};
+use super::sum::Sum;
 use crate::communicator::Request;
 use crate::device::{DeviceRegion, Event};
 use crate::error::{Error, Result};
@@ -61,8 +60,6 @@ pub struct LaneCall {
     pub first: u32,
     /// The numbers of its slices on this rank.
     pub slices: u32,
-    /// Its deadline, if not the communicator's: that of the first of several calls.
-    pub timeout: Option<Duration>,
     pub marks: Marks,
     body: Body,
 }
@@ -129,16 +126,21 @@ struct CallPart {
     output: DeviceBuffer,
     /// Whether what this rank gives to itself is where it belongs.
     is_in_place: bool,
+    /// With what its elements are combined, where they are in slots.
+    sum: Option<Sum>,
 }
 
 impl CallPart {
-    fn new((cut, request): (Cut, DeviceRequest)) -> CallPart {
-        CallPart {
+    fn new((cut, request): (Cut, DeviceRequest), world_size: usize) -> Result<CallPart> {
+        let sums = cut.bank() == Bank::Direct && request.collective.reduces();
+        let sum = sums.then(|| Sum::new(request.op, request.dtype, world_size));
+        Ok(CallPart {
             is_in_place: request.input.overlaps(&request.output),
             cut,
             input: request.input,
             output: request.output,
-        }
+            sum: sum.transpose()?,
+        })
     }
 }
 
@@ -158,7 +160,6 @@ impl LaneCall {
             slot_bytes,
             ..
         } = terms;
-        let timeout = requests.first().and_then(|request| request.options.timeout);
         let are_messages = requests.first().is_some_and(is_message);
         let sharers = match are_messages {
             true => MESSAGES_MAX,
@@ -168,8 +169,9 @@ impl LaneCall {
         if are_messages {
             requests.sort_by_key(|request| turn(request, rank, world_size));
         }
-        let moves = |request: &DeviceRequest| only_moves(&request.on_host());
-        let bank = bank(terms.is_direct && requests.iter().all(moves));
+        let by_slots = |request: &DeviceRequest| goes_by_slots(&request.on_host());
+        let bank = bank(terms.is_direct && requests.iter().all(by_slots));
+        let is_alone = requests.len() == 1;
         let cut = |request: &DeviceRequest| {
             let most = match are_messages {
                 true => message_bytes(request),
@@ -177,20 +179,20 @@ impl LaneCall {
             };
             let cut = Cut::new(request, rank, world_size, most, bank)?;
             request.check_overlap(cut.own_bytes(rank))?;
-            Ok(cut)
+            Ok(if is_alone { cut } else { cut.among_others() })
         };
         let cuts = requests.iter().map(cut).collect::<Result<Vec<_>>>()?;
         if cuts.len() > 1 && cuts.iter().any(|cut| !cut.is_agreed()) {
             let text = "an all_to_all with a count for each pair, made together with other calls";
             return Err(Error::Unsupported(text.into()));
         }
-        let parts = cuts.into_iter().zip(requests).map(CallPart::new).collect();
-        let group = Group::new(parts, share_bytes, sharers)?;
+        let parts = cuts.into_iter().zip(requests);
+        let parts = parts.map(|part| CallPart::new(part, world_size));
+        let group = Group::new(parts.collect::<Result<_>>()?, share_bytes, sharers)?;
         Ok(LaneCall {
             bank,
             first: terms.next[bank as usize],
             slices: group.slices,
-            timeout,
             marks,
             body: Body::Parts(group),
         })
@@ -206,7 +208,6 @@ impl LaneCall {
             bank,
             first: terms.next[bank as usize],
             slices: 1,
-            timeout: request.options.timeout,
             marks,
             body: Body::OneShot(Box::new(made)),
         })
@@ -282,6 +283,13 @@ impl LaneCall {
         fetches
     }
 
+    /// What `slice`, a direct one, takes to the device from this rank's place of sums.
+    pub fn taken_sums(&self, slice: u32) -> Vec<Transfer> {
+        self.transfers(slice, |part, slice| {
+            (Vec::from_iter(part.cut.taken_sum(slice)), &part.output)
+        })
+    }
+
     /// What `slice`, a direct one, copies from this rank's input to its output.
     pub fn kept(&self, slice: u32) -> Vec<(DeviceRegion, DeviceRegion)> {
         let kept = |(_, part, slice): (usize, &CallPart, u32)| match part.cut.kept(slice) {
@@ -336,13 +344,62 @@ impl LaneCall {
         transfers
     }
 
-    /// The calls that ranks compare for `slice`, a direct one, before any reads of it.
-    pub fn by_devices(&self, slice: u32) -> Vec<Request> {
-        if let Body::OneShot(call) = &self.body {
-            return vec![call.by_devices()];
+    /// The calls that ranks compare before they read each other's slots, each with the bytes of
+    /// its slices.
+    pub fn compared(&self) -> Vec<Request> {
+        match &self.body {
+            Body::OneShot(call) => vec![call.request.on_host()],
+            Body::Parts(_) => self
+                .parts()
+                .map(|part| part.cut.request().clone())
+                .collect(),
         }
-        let by_devices = |(_, part, slice): (usize, &CallPart, u32)| part.cut.by_devices(slice);
-        self.of_slice(slice).map(by_devices).collect()
+    }
+
+    /// The most bytes of a slice of each of its calls.
+    pub fn share_bytes(&self) -> usize {
+        match &self.body {
+            Body::OneShot(call) => call.bytes(),
+            Body::Parts(group) => group.share_bytes,
+        }
+    }
+
+    /// Whether elements are combined in slots.
+    pub fn sums(&self) -> bool {
+        self.parts().any(|part| part.sum.is_some())
+    }
+
+    /// Whether each rank combines by itself what it gets.
+    pub fn sums_alone(&self) -> bool {
+        self.parts().any(|part| part.cut.sums_alone())
+    }
+
+    /// Whether devices take sums that other ranks have combined.
+    pub fn shares_sums(&self) -> bool {
+        self.parts()
+            .any(|part| part.sum.is_some() && part.cut.shares_sums())
+    }
+
+    /// Combines this rank's shares of `slice`, a direct one, in the slots that `slot` finds by
+    /// their ranks, or into `own`, its own place of sums. All ranks' data of the slice stands
+    /// there.
+    pub fn combine(&self, slice: u32, own: Region, slot: impl Fn(usize) -> Region) -> Result<()> {
+        for (place, part, slice) in self.of_slice(slice) {
+            if let (Some(sum), Some(share)) = (&part.sum, part.cut.share(slice)) {
+                let within = |slot: Region| slot.part(place..slot.bytes());
+                sum.combine(&share, own, |rank| within(slot(rank)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of its input or of its output, whichever is longer.
+    pub fn bytes(&self) -> usize {
+        if let Body::OneShot(call) = &self.body {
+            return call.bytes();
+        }
+        let longer = |part: &CallPart| part.input.bytes().max(part.output.bytes());
+        self.parts().map(longer).sum()
     }
 
     /// Whether all ranks have as many slices.
@@ -353,9 +410,6 @@ impl LaneCall {
     /// What the host does for `slice`, from the slot to the result. Of several calls those that
     /// have such a slice.
     pub fn on_host(&self, slice: u32, slot: Region, result: Region) -> Vec<Request> {
-        if let Body::OneShot(call) = &self.body {
-            return vec![call.by_devices()];
-        }
         let request = |(place, part, slice): (usize, &CallPart, u32)| {
             let share = |region: Region| region.part(place..region.bytes());
             part.cut.on_host(slice, share(slot), share(result))

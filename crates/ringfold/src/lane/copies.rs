@@ -45,6 +45,9 @@ fn fetch(current: &Current<'_>, staging: &Staging, call: &LaneCall, slice: u32) 
         let slot = place.slot(Bank::Direct, number);
         current.take(&staging.into, slot.part(transfer.at), transfer.device)?;
     }
+    for Transfer { device, at } in call.taken_sums(slice) {
+        current.take(&staging.into, staging.sum(number).part(at), device)?;
+    }
     for (from, into) in call.kept(slice) {
         current.copy(&staging.into, from, into)?;
     }

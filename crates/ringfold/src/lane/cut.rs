@@ -5,7 +5,10 @@
 //! staging memory the parts of a slice stand one after the other.
 //!
 //! Where devices read the slots of all ranks, a slot holds what its rank gives, and no more: what a
-//! rank gets of a slice may be longer.
+//! rank gets of a slice may be longer. Of a sum, each rank combines its *share* of a slice, from
+//! the slots of all ranks, in place: into the slot of one of them, from which devices copy it. Of
+//! an all_reduce that is another rank's with each slice, so that all ranks' memory is read alike.
+//! What a short call gives a rank, the rank combines by itself, into a place of its own.
 //!
 //! All ranks cut alike, because the length of a part depends only on the collective, the data type,
 //! the number of ranks and the size of slots. Where each pair of ranks has a count of its own, the
@@ -13,14 +16,13 @@
 
 use std::ops::Range;
 
-use super::meeting::meeting;
 use super::request::DeviceRequest;
-use super::staging::Bank;
+use super::staging::{Bank, OWN_SUM_BYTES_MAX};
 use crate::call::list_digest;
 use crate::communicator::{Counts, Request, Target};
 use crate::error::{Error, Result};
 use crate::memory::Region;
-use crate::types::Collective;
+use crate::types::{Collective, Op};
 
 /// A part of one side of a slice: bytes of the call's buffer, and where they stand in the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,16 +33,15 @@ pub struct Part {
     pub at: usize,
 }
 
-/// Whether a call only moves data, that of each rank to the same places, and leaves it to the lane
-/// how.
-pub fn only_moves(request: &Request) -> bool {
-    use Collective::{AllGather, AllToAll, Broadcast, Gather, Scatter};
+/// Whether devices can do a call in the slots of all ranks, with sums in place: the data of each
+/// rank has the same places on all, what it gives is combined as it is, and how is left to the
+/// lane.
+pub fn goes_by_slots(request: &Request) -> bool {
+    use Collective::{Barrier, Recv, Send, SendRecv};
     let is_known = !matches!(request.counts, Counts::Pairwise { .. });
-    let moves = matches!(
-        request.collective,
-        AllGather | AllToAll | Broadcast | Gather | Scatter
-    );
-    moves && is_known && request.options.algorithm.is_none()
+    let is_pair = matches!(request.collective, Barrier | Recv | Send | SendRecv);
+    let scales = request.collective.reduces() && matches!(request.op, Op::PremulSum(_));
+    !is_pair && is_known && !scales && request.options.algorithm.is_none()
 }
 
 /// What a rank fetches from another's slot.
@@ -50,13 +51,33 @@ pub struct Fetched {
     pub part: Part,
 }
 
+/// The share of a slice that a rank combines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Its place in the slots of all ranks.
+    pub at: Range<usize>,
+    /// The rank in whose slot the sum stands, in place; none: it stands in this rank's own place of
+    /// sums.
+    pub into: Option<usize>,
+}
+
+/// The most bytes that a rank reads to combine by itself what a call gives it: less than to wait
+/// for the shares of others, and for a kernel that looks for faults.
+const OWN_READ_BYTES_MAX: usize = 256 << 10;
+
+/// Shares begin at multiples of this many bytes, so that no two ranks write to one cache line.
+const SHARE_ALIGN_BYTES: usize = 64;
+
 /// The cut of one call, on one rank.
 #[derive(Clone, Debug)]
 pub struct Cut {
     /// The call, without memory.
     request: Request,
     rank: usize,
+    world_size: usize,
     bank: Bank,
+    /// Whether each rank combines by itself what it gets.
+    sums_alone: bool,
     element_bytes: usize,
     /// Elements of a block in a slice.
     part_elements: u64,
@@ -123,7 +144,10 @@ impl Cut {
     ) -> Result<Cut> {
         let element_bytes = host.dtype.size_bytes();
         let sides = host.sides(rank, world_size)?;
-        let gives_blocks = matches!(host.collective, Collective::AllToAll | Collective::Scatter);
+        let gives_blocks = matches!(
+            host.collective,
+            Collective::AllToAll | Collective::ReduceScatter | Collective::Scatter
+        );
         let has_blocks = match bank {
             Bank::Host => host.is_of_blocks(),
             Bank::Direct => gives_blocks,
@@ -140,10 +164,19 @@ impl Cut {
             let text = format!("a call of {slices} slices: use larger slots or smaller calls");
             Error::InvalidArgument(text)
         })?;
+        let gets = match host.collective {
+            // All ranks decide alike.
+            Collective::ReduceScatter => host.longest_block() as usize * element_bytes,
+            _ => host.bytes(world_size) as usize,
+        };
+        let most = OWN_SUM_BYTES_MAX.min(OWN_READ_BYTES_MAX / world_size);
+        let sums_alone = bank == Bank::Direct && host.collective.reduces() && gets <= most;
         Ok(Cut {
             request: host,
             rank,
+            world_size,
             bank,
+            sums_alone,
             element_bytes,
             part_elements,
             input: sides.input,
@@ -180,9 +213,10 @@ impl Cut {
 
     /// What `slice` brings from the device.
     pub fn brought(&self, slice: u32) -> Vec<Part> {
-        // Of blocks that devices read, a rank's own is read by no other.
-        let is_kept =
-            |block| self.bank == Bank::Direct && self.input.len() > 1 && block == self.rank;
+        // Of blocks that devices read, a rank's own is read by no other, unless it is summed.
+        let moves_blocks =
+            self.bank == Bank::Direct && self.input.len() > 1 && !self.request.collective.reduces();
+        let is_kept = |block| moves_blocks && block == self.rank;
         self.parts(&self.input, slice, is_kept)
     }
 
@@ -191,14 +225,16 @@ impl Cut {
         self.parts(&self.output, slice, |_| false)
     }
 
-    /// What `slice` takes to the device from other ranks' slots: that of the next rank first.
+    /// What `slice` takes to the device from the slots of other ranks, that of the next rank first;
+    /// a sum also from this rank's own.
     pub fn fetched(&self, slice: u32) -> Vec<Fetched> {
         let blocks = self.output.len();
         let next = (self.rank + 1..blocks).chain(0..blocks.min(self.rank + 1));
         let fetched = |block: usize| {
             let elements = self.part(&self.output[block], slice);
-            let rank = self.giver(block);
-            let is_there = rank != self.rank && !elements.is_empty();
+            let rank = self.giver(block, slice);
+            let is_kept = rank == self.rank && !self.request.collective.reduces();
+            let is_there = !is_kept && !self.sums_alone && !elements.is_empty();
             is_there.then(|| {
                 let of_buffer = self.bytes(elements);
                 let at = self.place(slice);
@@ -217,15 +253,72 @@ impl Cut {
             Some(self.bytes(self.part(block, slice)))
         };
         let block = if self.output.len() > 1 { self.rank } else { 0 };
-        let is_own = self.giver(block) == self.rank;
+        let sums = self.request.collective.reduces();
+        let is_own = self.giver(block, slice) == self.rank && !sums;
         let kept = [own(&self.input)?, own(&self.output)?];
         (is_own && !kept[0].is_empty()).then_some(kept)
     }
 
-    /// Whose input a block of the output is.
-    fn giver(&self, block: usize) -> usize {
+    /// The same call among others that share its slots: its sums are those of all ranks.
+    pub fn among_others(self) -> Cut {
+        Cut {
+            sums_alone: false,
+            ..self
+        }
+    }
+
+    /// Whether each rank combines by itself what it gets, in its own place of sums.
+    pub fn sums_alone(&self) -> bool {
+        self.sums_alone
+    }
+
+    /// Whether devices take sums that other ranks have combined.
+    pub fn shares_sums(&self) -> bool {
+        use Collective::{AllReduce, Reduce};
+        matches!(self.request.collective, AllReduce | Reduce) && !self.sums_alone
+    }
+
+    /// The share of `slice` that this rank combines, if there are sums.
+    pub fn share(&self, slice: u32) -> Option<Share> {
+        let bytes = || self.bytes(self.part(&self.input[0], slice)).len();
+        let at = match self.request.collective {
+            Collective::ReduceScatter => {
+                let (begin, own) = (self.place(slice), self.part(&self.input[self.rank], slice));
+                begin..begin + self.bytes(own).len()
+            }
+            Collective::AllReduce | Collective::Reduce if self.sums_alone => {
+                match self.output.is_empty() {
+                    true => 0..0,
+                    false => 0..bytes(),
+                }
+            }
+            Collective::AllReduce | Collective::Reduce => {
+                let bytes = bytes();
+                let each = bytes
+                    .div_ceil(self.world_size)
+                    .next_multiple_of(SHARE_ALIGN_BYTES);
+                let place = |rank: usize| bytes.min(rank.saturating_mul(each));
+                place(self.rank)..place(self.rank + 1)
+            }
+            _ => return None,
+        };
+        let into = (!self.sums_alone).then(|| self.giver(self.rank, slice));
+        (!at.is_empty()).then_some(Share { at, into })
+    }
+
+    /// What `slice` takes to the device from this rank's own place of sums.
+    pub fn taken_sum(&self, slice: u32) -> Option<Part> {
+        let of_buffer = self.bytes(self.part(self.output.first()?, slice));
+        let is_there = self.sums_alone && !of_buffer.is_empty();
+        is_there.then_some(Part { of_buffer, at: 0 })
+    }
+
+    /// Whose input a block of the output is, or in whose slot the sum stands.
+    fn giver(&self, block: usize, slice: u32) -> usize {
         match self.request.collective {
-            Collective::Broadcast | Collective::Scatter => self.request.root(),
+            Collective::AllReduce => slice as usize % self.world_size,
+            Collective::ReduceScatter => self.rank,
+            Collective::Broadcast | Collective::Reduce | Collective::Scatter => self.request.root(),
             _ => block,
         }
     }
@@ -234,10 +327,11 @@ impl Cut {
     fn place(&self, slice: u32) -> usize {
         let part = |count: u64| self.bytes(self.part(&(0..count), slice)).len();
         match (self.request.collective, &self.request.counts) {
-            (Collective::AllToAll | Collective::Scatter, Counts::Even(count)) => {
-                self.rank * part(*count)
-            }
-            (Collective::Scatter, Counts::PerRank(counts)) => {
+            (
+                Collective::AllToAll | Collective::ReduceScatter | Collective::Scatter,
+                Counts::Even(count),
+            ) => self.rank * part(*count),
+            (Collective::ReduceScatter | Collective::Scatter, Counts::PerRank(counts)) => {
                 counts[..self.rank].iter().map(|count| part(*count)).sum()
             }
             _ => 0,
@@ -249,15 +343,9 @@ impl Cut {
         in_bytes(elements.start)..in_bytes(elements.end)
     }
 
-    /// The call that ranks compare for `slice`, whose data devices move.
-    pub fn by_devices(&self, slice: u32) -> Request {
-        let counts = self.counts(slice);
-        let (whole, request) = (self.whole(), self.request.clone());
-        meeting(&Request {
-            counts,
-            whole,
-            ..request
-        })
+    /// The whole call, without memory.
+    pub fn request(&self) -> &Request {
+        &self.request
     }
 
     /// The call on the host that handles `slice`, from the slot to the result. Behind the last

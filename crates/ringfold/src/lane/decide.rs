@@ -7,10 +7,12 @@ use super::agree::Agreed;
 use super::one_shot::limits::bytes_max;
 use super::policy::{Policy, Setting};
 use super::staging::Staging;
+use crate::call::Way;
 use crate::communicator::{Communicator, Counts, Request};
 use crate::memory::Region;
-use crate::tune::DeviceConstants;
 use crate::tune::devices::pipeline::Shape;
+use crate::tune::model::price;
+use crate::tune::{DeviceConstants, Question};
 use crate::types::{Collective, DType};
 
 /// What this rank knows of devices by measurement.
@@ -48,6 +50,11 @@ pub fn decide(
         one_shot_bytes: one_shot.map_or(0, |_| bytes_max(ranks, slot_bytes) as u64),
         is_one_shot_asked: one_shot.unwrap_or(false),
         host_us: &|collective, bytes| host_us(communicator, collective, bytes),
+        slots_us: &|collective, bytes| {
+            let (way, tuning) = (Way::by_slots(slot_bytes), &communicator.policy.tuning);
+            let question = Question::new(collective, bytes, ranks);
+            f64::from(price(&question, &way, &tuning.constants))
+        },
     })
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::call::{LaneCall, Marks, is_message, message_share_bytes};
 use super::copies;
-use super::cut::only_moves;
+use super::cut::goes_by_slots;
 use super::guard::Guard;
 use super::one_shot::OneShot;
 use super::one_shot::call::OneShotCall;
@@ -28,8 +28,8 @@ pub struct Issuer {
     pub(super) one_shot: Option<OneShot>,
     /// The number of the next call's first slice, in each bank.
     pub next: [u32; BANKS],
-    /// Slices of the host's bank below this number are taken by what is enqueued.
-    takes: u32,
+    /// Slices below these numbers are taken by what is enqueued, by bank.
+    takes: [u32; BANKS],
 }
 
 impl Issuer {
@@ -49,7 +49,7 @@ impl Issuer {
             guard,
             one_shot,
             next: [0; BANKS],
-            takes: 0,
+            takes: [0; BANKS],
         }
     }
 
@@ -106,7 +106,7 @@ impl Issuer {
             return self.staging.slot_bytes();
         }
         let request = request.on_host();
-        let carried = match self.staging.is_direct() && only_moves(&request) {
+        let carried = match self.staging.is_direct() && goes_by_slots(&request) {
             true => Carried::Direct,
             false => Carried::Host,
         };
@@ -134,9 +134,7 @@ impl Issuer {
                 Step::Bring(slice) => self.bring(&current, call, slice)?,
                 Step::Take(slice) => {
                     self.take(&current, call, slice)?;
-                    if call.bank == Bank::Host {
-                        self.takes = call.number(slice).wrapping_add(1);
-                    }
+                    self.takes[call.bank as usize] = call.number(slice).wrapping_add(1);
                 }
             }
         }
@@ -145,7 +143,7 @@ impl Issuer {
 
     /// Enqueues the kernel that does `call`.
     fn launch(
-        &self,
+        &mut self,
         current: &Current<'_>,
         call: &LaneCall,
         made: &OneShotCall,
@@ -158,6 +156,7 @@ impl Issuer {
         {
             self.write(current, into, call, Word::Taken, call.end())?;
         }
+        self.takes[call.bank as usize] = call.end();
         current.record(&call.marks.joined, into)
     }
 
@@ -182,6 +181,7 @@ impl Issuer {
         copies::take(current, &self.staging, call, slice)?;
         if let (Some(guard), Bank::Direct) = (&self.guard, call.bank)
             && slice + 1 == call.slices
+            && !call.sums_alone()
         {
             for output in call.outputs() {
                 guard.enqueue(current, &self.staging, output)?;
@@ -222,8 +222,8 @@ impl Issuer {
         std::mem::forget(kernels);
     }
 
-    /// Slices of the host's bank below this number are taken by what is enqueued.
-    pub fn takes(&self) -> u32 {
+    /// Slices below these numbers are taken by what is enqueued, by bank.
+    pub fn takes(&self) -> [u32; BANKS] {
         self.takes
     }
 

@@ -27,11 +27,11 @@ mod config;
 mod copies;
 pub(crate) mod cut;
 mod decide;
+mod gate;
 mod guard;
 mod host_path;
 mod issue;
 pub mod measure;
-pub(crate) mod meeting;
 pub(crate) mod one_shot;
 mod open;
 mod path;
@@ -40,6 +40,7 @@ pub(crate) mod program;
 mod ptx;
 mod request;
 pub(crate) mod staging;
+pub(crate) mod sum;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -66,6 +67,7 @@ use crate::control::Standing;
 use crate::device::{Device, Driver, ProgramStream};
 use crate::error::{Error, Result};
 use crate::sync::lock;
+use crate::wait::wait_until;
 
 /// How long a device may take for the copies of calls that are done on the host.
 const DRAIN_WAIT: Duration = Duration::from_secs(30);
@@ -349,7 +351,7 @@ impl Lane {
         }
         let due = lock(&self.issuer).next[Bank::Direct as usize];
         let is_over = || self.fault().is_some() || self.staging.readers(due).next().is_none();
-        if !worker::wait_until(is_over, DRAIN_WAIT) {
+        if !wait_until(is_over, DRAIN_WAIT) {
             let readers: Vec<usize> = self.staging.readers(due).collect();
             self.abort(&format!(
                 "the devices of ranks {readers:?} have not read its slots for {DRAIN_WAIT:?}"
@@ -373,7 +375,7 @@ impl Lane {
                 true
             }
         };
-        if !worker::wait_until(is_idle, DRAIN_WAIT) {
+        if !wait_until(is_idle, DRAIN_WAIT) {
             return Err(Error::System {
                 what: format!("a device has not ended its copies for {DRAIN_WAIT:?}"),
                 kind: std::io::ErrorKind::TimedOut,
@@ -484,7 +486,7 @@ impl DeviceWork {
 
     /// Blocks until it is done on the device, at most for `timeout`; whether it is.
     pub fn wait_on_host(&self, timeout: Duration) -> Result<bool> {
-        let is_done = worker::wait_until(|| self.is_done(), timeout);
+        let is_done = wait_until(|| self.is_done(), timeout);
         match self.worker.fault() {
             Some(fault) => Err(fault),
             None => Ok(is_done),

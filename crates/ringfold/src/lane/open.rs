@@ -19,12 +19,13 @@ use super::one_shot::limits::bytes_max;
 use super::path::{Path, StreamPath, WaitPath};
 use super::staging::{ALIGN_BYTES, Bank, Layout, Peers, Staging, memory_node};
 use super::words::Word;
-use super::worker::{Worker, wait_until};
+use super::worker::Worker;
 use crate::communicator::Communicator;
 use crate::device::{Current, Device, Driver};
 use crate::error::{Error, Result};
 use crate::memory::Registered;
 use crate::threads;
+use crate::wait::wait_until;
 
 /// How ranks of one host are connected that share memory.
 const SHARED_MEMORY: &str = "shm";

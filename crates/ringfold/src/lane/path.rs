@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::call::LaneCall;
+use super::gate::DirectSlots;
 use super::host_path::HostPath;
 use super::staging::{Bank, Staging};
-use super::words::Word;
+use super::words::{Word, is_reached};
 use crate::error::Result;
 
 /// What waits for the host's part of a slice before its result is copied to the device.
@@ -26,39 +27,20 @@ pub enum Path {
     Host(HostPath),
 }
 
-/// What the thread knows of direct slots.
+/// The words and slots through which streams and thread follow each other.
 #[derive(Debug)]
 pub struct StreamPath {
     staging: Arc<Staging>,
-    /// Slices below this number may be read by all ranks.
-    met: u32,
-    /// Slots of slices below this number may be filled again: all ranks have taken them.
-    free: u32,
+    /// Slots that the devices of all ranks read.
+    pub direct: Arc<DirectSlots>,
 }
 
 impl StreamPath {
     /// The path to the streams of `staging`.
     pub fn new(staging: Arc<Staging>) -> StreamPath {
         StreamPath {
+            direct: Arc::new(DirectSlots::new(staging.clone())),
             staging,
-            met: 0,
-            free: 0,
-        }
-    }
-
-    /// Lets slots be filled again that all ranks have taken.
-    fn give_back(&mut self) {
-        let before = self.free;
-        while self.free != self.met {
-            let due = self.free.wrapping_add(1);
-            if self.staging.readers(due).next().is_some() {
-                break;
-            }
-            self.free = due;
-        }
-        if self.free != before {
-            let words = self.staging.words(Bank::Direct);
-            words.store(Word::Free, self.free);
         }
     }
 }
@@ -89,7 +71,7 @@ impl Path {
     ) -> Result<()> {
         match self {
             Path::Stream(stream) => {
-                stream.give_back();
+                stream.direct.reuse();
                 Ok(())
             }
             Path::Host(host) => host.bring_ahead(call, later),
@@ -108,29 +90,15 @@ impl Path {
         }
     }
 
-    /// Whether the place of the result of `slice` is free: what it held has been taken. Direct
-    /// slices have none.
+    /// Whether the place of the result of `slice` is free: what it held has been taken.
     pub fn is_place_free(&self, call: &LaneCall, slice: u32) -> Result<bool> {
         let number = call.number(slice);
         match self {
-            Path::Stream(_) if call.bank == Bank::Direct => Ok(true),
             Path::Stream(StreamPath { staging, .. }) => {
                 let due = number.wrapping_add(1).wrapping_sub(staging.depth());
                 Ok(staging.words(call.bank).has_reached(Word::Taken, due))
             }
             Path::Host(host) => host.is_place_free(number),
-        }
-    }
-
-    /// The ranks whose devices have still to read what the slot of `slice` held, if it is a direct
-    /// one.
-    pub fn readers(&self, call: &LaneCall, slice: u32) -> Vec<usize> {
-        match self {
-            Path::Stream(StreamPath { staging, .. }) if call.bank == Bank::Direct => {
-                let due = call.number(slice).wrapping_add(1);
-                staging.readers(due.wrapping_sub(staging.depth())).collect()
-            }
-            _ => vec![],
         }
     }
 
@@ -141,41 +109,39 @@ impl Path {
                 let due = call.number(slice).wrapping_add(1);
                 let words = stream.staging.words(call.bank);
                 words.store(Word::Released, due);
-                match call.bank {
-                    Bank::Host => words.store(Word::Free, due),
-                    Bank::Direct => stream.met = due,
-                }
-                stream.give_back();
+                words.store(Word::Free, due);
                 Ok(())
             }
             Path::Host(host) => host.take(call, slice),
         }
     }
 
-    /// Whether the results of all slices of the host's bank before `number` have been taken, which
-    /// have been released.
-    pub fn is_taken(&self, number: u32) -> Result<bool> {
+    /// Whether the results of all slices of `bank` that have been released have been taken, of
+    /// those before `end` which are enqueued, if it is known.
+    pub fn is_taken(&self, bank: Bank, end: Option<u32>) -> Result<bool> {
         match self {
             Path::Stream(StreamPath { staging, .. }) => {
-                let words = staging.words(Bank::Host);
-                Ok(words.has_reached(Word::Taken, number))
+                let words = staging.words(bank);
+                let released = words.load(Word::Released);
+                let due = end.filter(|end| is_reached(released, *end));
+                Ok(words.has_reached(Word::Taken, due.unwrap_or(released)))
             }
             Path::Host(host) => host.is_taken(),
         }
     }
 
     /// Has the device take all slices of `call` from `first` on, and lets their slots be filled
-    /// again. After a fault: who has read a slot is no longer recorded, and all ranks know that
-    /// what they read may be wrong.
+    /// again, after a fault.
     pub fn let_go(&mut self, call: &LaneCall, first: u32) -> Result<()> {
         match self {
             Path::Stream(stream) => {
                 let (words, end) = (stream.staging.words(call.bank), call.end());
+                if call.bank == Bank::Direct {
+                    stream.direct.let_go(end);
+                    return Ok(());
+                }
                 words.store(Word::Released, end);
                 words.store(Word::Free, end);
-                if call.bank == Bank::Direct {
-                    (stream.met, stream.free) = (end, end);
-                }
                 Ok(())
             }
             Path::Host(host) => {

@@ -11,7 +11,7 @@
 
 use std::collections::HashSet;
 
-use super::cut::only_moves;
+use super::cut::goes_by_slots;
 use super::one_shot::is_combined;
 use crate::communicator::{Counts, Request};
 use crate::tune::DeviceConstants;
@@ -44,6 +44,8 @@ pub struct Setting<'a> {
     pub is_one_shot_asked: bool,
     /// What a call of the host's should take in microseconds, by its bytes.
     pub host_us: &'a dyn Fn(Collective, u64) -> f64,
+    /// What the host's part of a direct slice should take: all ranks' words, and sums in place.
+    pub slots_us: &'a dyn Fn(Collective, u64) -> f64,
 }
 
 /// By what a call on device memory is carried out.
@@ -94,28 +96,29 @@ pub struct Policy {
 }
 
 impl Setting<'_> {
-    /// The time of the host's calls in which it handles a slice.
-    fn host(&self, collective: Collective) -> Line {
-        let long = self.slot_bytes.max(2);
-        let short = SLICE_BYTES_MIN.min(long / 2);
-        Line::through([short, long].map(|bytes| (bytes, (self.host_us)(collective, bytes))))
-    }
-
-    /// The time of the host's part of a direct slice, in which ranks only compare their calls.
-    fn meeting(&self) -> Line {
-        Line::of_each((self.host_us)(Collective::Barrier, 0))
-    }
-
     /// A call in slices, and how many slots a slice of it fills.
     fn pipeline(&self, collective: Collective) -> (Pipeline, u64) {
-        use Collective::{AllGather, AllToAll, Broadcast, Gather, Scatter};
-        let (host, slots) = match collective {
+        use Collective::{AllGather, Barrier, Gather, Recv, Send, SendRecv};
+        let is_pair = matches!(collective, Barrier | Recv | Send | SendRecv);
+        let is_direct = self.is_direct && !is_pair;
+        let slots = match collective {
             // A slot has only what its rank gives.
-            AllGather | Gather if self.is_direct => (self.meeting(), self.shape.ranks as u64),
-            AllToAll | Broadcast | Scatter if self.is_direct => (self.meeting(), 1),
-            _ => (self.host(collective), 1),
+            AllGather | Gather if is_direct => self.shape.ranks as u64,
+            _ => 1,
         };
-        let pipeline = Pipeline::new(collective, self.shape, &self.constants, host);
+        let time_us = if is_direct {
+            self.slots_us
+        } else {
+            self.host_us
+        };
+        let long = self.slot_bytes.saturating_mul(slots).max(2);
+        let short = SLICE_BYTES_MIN.min(long / 2);
+        let host = Line::through([short, long].map(|bytes| (bytes, time_us(collective, bytes))));
+        let (shape, constants) = (self.shape, &self.constants);
+        let pipeline = match is_direct {
+            true => Pipeline::direct(collective, shape, constants, host),
+            false => Pipeline::new(collective, shape, constants, host),
+        };
         (pipeline, slots)
     }
 
@@ -129,7 +132,7 @@ impl Setting<'_> {
         let is_small = choice.is_one_shot && (1..=self.one_shot_bytes).contains(&bytes);
         let carried = match request.options.leave_reduction_open() {
             true if is_small && is_combined(request.op, request.dtype) => Carried::OneShot,
-            _ if self.is_direct && only_moves(request) => Carried::Direct,
+            _ if self.is_direct && goes_by_slots(request) => Carried::Direct,
             _ => Carried::Host,
         };
         let most = [choice.slice_bytes, self.slot_bytes];

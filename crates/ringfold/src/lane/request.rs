@@ -136,7 +136,6 @@ impl<M> Request<M> {
             tag: self.tag,
             options: self.options,
             group: self.group,
-            asked: self.asked,
             ..Request::new(
                 self.collective,
                 self.dtype,

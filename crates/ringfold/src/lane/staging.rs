@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! words, a page | slot 0 … slot K-1 | result 0 … result K-1 | direct slot 0 … direct slot K-1
-//!     | where one-shot kernels meet
+//!     | sum 0 … sum K-1 | where one-shot kernels meet
 //! ```
 //!
 //! It is registered with the lane's communicator, so host calls of one host's ranks work in it
@@ -22,7 +22,7 @@ use super::words::{WORDS_BYTES, Word, Words};
 use crate::communicator::Communicator;
 use crate::device::{Attributes, Current, Pin, PinnedRegion, Stream};
 use crate::error::Result;
-use crate::memory::{Registered, SharedMemory};
+use crate::memory::{Region, Registered, SharedMemory};
 use crate::sync::lock;
 use crate::topology::cores::{self, Node};
 
@@ -51,6 +51,9 @@ pub enum Bank {
     Direct,
 }
 
+/// The most bytes that a rank combines by itself, in a place of its own.
+pub const OWN_SUM_BYTES_MAX: usize = 128 << 10;
+
 /// How many banks there are.
 pub const BANKS: usize = 2;
 
@@ -74,7 +77,14 @@ impl Layout {
             .checked_mul(self.depth as usize)?
             .checked_mul(2 + usize::from(self.has_direct))?;
         let one_shot = self.one_shot.map_or(0, Area::bytes);
-        slots.checked_add(ALIGN_BYTES)?.checked_add(one_shot)
+        let sums = usize::from(self.has_direct) * self.depth as usize * self.sum_bytes();
+        let beside = ALIGN_BYTES + sums + one_shot;
+        slots.checked_add(beside)
+    }
+
+    /// The bytes of a place of sums.
+    fn sum_bytes(self) -> usize {
+        OWN_SUM_BYTES_MAX.min(self.slot_bytes)
     }
 }
 
@@ -114,6 +124,14 @@ impl Place {
     /// The place of the result of slice `number` of the host's bank.
     pub fn result(self, number: u32) -> PinnedRegion {
         self.part(self.layout.depth + number % self.layout.depth)
+    }
+
+    /// The place of what this rank alone combines of slice `number` of the direct bank.
+    pub fn sum(self, number: u32) -> PinnedRegion {
+        let (depth, bytes) = (self.layout.depth, self.layout.sum_bytes());
+        let first = ALIGN_BYTES + 3 * depth as usize * self.layout.slot_bytes;
+        let begin = first + (number % depth) as usize * bytes;
+        self.whole.part(begin..begin + bytes)
     }
 
     /// Where one-shot kernels meet: nothing unless they do.
@@ -235,6 +253,20 @@ impl Staging {
     /// The place of the result of slice `number` of the host's bank.
     pub fn result(&self, number: u32) -> PinnedRegion {
         self.own.result(number)
+    }
+
+    /// The places of results and of own sums that slices `number` have.
+    pub fn results(&self, number: u32) -> impl Iterator<Item = Region> {
+        let sum = self.own.layout.has_direct.then(|| self.sum(number));
+        [self.result(number)]
+            .into_iter()
+            .chain(sum)
+            .map(PinnedRegion::region)
+    }
+
+    /// The place of what this rank alone combines of slice `number` of the direct bank.
+    pub fn sum(&self, number: u32) -> PinnedRegion {
+        self.own.sum(number)
     }
 
     /// Where this rank's one-shot kernels meet those of others.

@@ -15,6 +15,8 @@ pub enum Word {
     Arrived,
     /// By the device: slices below this one have been taken, so their results' places are free.
     Taken,
+    /// By the CPU: this rank's shares of slices below this one are combined, in the direct bank.
+    Combined,
     /// By the CPU: the results of slices below this one may be taken.
     Released,
     /// By the CPU: the slots of slices below this one may be filled again.
@@ -54,16 +56,20 @@ impl Words {
 
     /// Whether `word` has reached `value`. What its writer did before is then seen.
     pub fn has_reached(&self, word: Word, value: u32) -> bool {
+        is_reached(self.load(word), value)
+    }
+
+    /// What `word` holds.
+    pub fn load(&self, word: Word) -> u32 {
         // Partner: `store` of the CPU's words; a device writes its own behind a fence of the
         // system.
-        let current = self.atomic(word).load(Ordering::Acquire);
-        is_reached(current, value)
+        self.atomic(word).load(Ordering::Acquire)
     }
 
     /// Says that `word` has reached `value`: the CPU's words only.
     pub fn store(&self, word: Word, value: u32) {
-        debug_assert!(matches!(word, Word::Released | Word::Free | Word::Fault));
-        // Partners: the device's wait for the word, and `has_reached`.
+        debug_assert!(!matches!(word, Word::Arrived | Word::Taken));
+        // Partners: the device's wait for the word, and `has_reached`, also that of a peer.
         self.atomic(word).store(value, Ordering::Release);
     }
 

@@ -11,54 +11,36 @@
 //! A device must not wait for ever for what will not come. The thread then *releases* all slices of
 //! the calls under way and of those that are made before their callers know. Once for the lane, it
 //! waits until the device has taken the results that it may take, and fills all places of results
-//! with bytes of ones, which is not a number in every type of floating point (and -1 as an
-//! integer). Then one store for each call lets the device go on to the call's end. A peer that was
-//! stopped within a store of an earlier slice may finish it for a moment after that.
+//! and of own sums with bytes of ones, which is not a number in every type of floating point (and
+//! -1 as an integer). Then one store for each call lets the device go on to the call's end. A peer
+//! that was stopped within a store of an earlier slice may finish it for a moment after that.
 //!
-//! A direct slice has no result: its device copies from the slots of all ranks. Before the first
-//! slice is released, the thread therefore says to all ranks of its host that slots may hold
-//! anything from now on ([`Staging::say_fault`]); what was copied from them then is filled with
-//! ones by the device ([`guard`](super::guard)).
+//! What a device copies from the slots of all ranks has no place of its own. Before the first slice
+//! is released, the thread therefore says to all ranks of its host that slots may hold anything
+//! from now on ([`Staging::say_fault`]); what was copied from them then is filled with ones by the
+//! device ([`guard`](super::guard)), and what is combined from them stays where it is
+//! ([`gate`](super::gate)).
 
 use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::call::LaneCall;
+use super::gate::{CallGate, DirectSlots};
 use super::path::Path;
-use super::staging::Bank;
-use super::words::is_reached;
+use super::staging::{BANKS, Bank};
 use crate::communicator::{Communicator, Counts, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
 use crate::sync::lock;
 use crate::threads;
 use crate::types::{Collective, DType, Op};
+use crate::wait::{Looks, Words, wait_until};
 
 /// The most calls of one kernel that wait for the thread: what is given beyond that waits. Devices
 /// do not wait for it, so it could fall behind without an end.
 const WAITING_CALLS_MAX: usize = 4096;
-
-/// Looks at words without a pause in between, at first: about the time in which a short slice
-/// arrives.
-const SPINS: u32 = 200;
-
-/// How long the thread goes on looking without a nap: for the next slice of a call whose first has
-/// arrived, ...
-const FLIGHT: Duration = Duration::from_millis(2);
-
-/// ... and for anything else, such as a call's first slice: calls often follow each other.
-const LULL: Duration = Duration::from_micros(100);
-
-/// A nap is this part of the time waited so far, so no wait ends later than by that, ...
-const NAP_DIVISOR: u32 = 50;
-
-/// ... but not shorter than a nap that pays, nor longer than a fault may go unseen. A thread that
-/// waits long has some 2 % of a core: a nap costs about 10 µs.
-const NAP_MIN: Duration = Duration::from_micros(20);
-const NAP_MAX: Duration = Duration::from_micros(400);
 
 /// How long the results' places that a device still reads hold back the release of slices: after
 /// that the device has a fault of its own, or its program does not let it go on.
@@ -73,9 +55,9 @@ struct State {
     given: u64,
     carried_out: u64,
     fault: Option<Error>,
-    /// The host's slices below this number are the last that the device takes, because the driver
+    /// Slices below these numbers, by bank, are the last that the device takes, because the driver
     /// refused a call.
-    takes_end: Option<u32>,
+    takes_end: Option<[u32; BANKS]>,
     /// Whether the places of results are filled with ones.
     has_ones: bool,
 }
@@ -153,9 +135,9 @@ impl Worker {
         lock(&self.state).fault.get_or_insert(error).clone()
     }
 
-    /// Ends the lane on all ranks because the driver refused a call; slices below `takes_end` are
-    /// taken by what is enqueued.
-    pub fn fail_by_driver(&self, error: Error, takes_end: u32) -> Error {
+    /// Ends the lane on all ranks because the driver refused a call; slices below `takes_end`, by
+    /// bank, are taken by what is enqueued.
+    pub fn fail_by_driver(&self, error: Error, takes_end: [u32; BANKS]) -> Error {
         lock(&self.state).takes_end.get_or_insert(takes_end);
         self.fail(self.refusal(&error))
     }
@@ -250,6 +232,11 @@ impl Worker {
         if let Some(fault) = self.fault() {
             return Err(fault);
         }
+        if let (Bank::Direct, Path::Stream(stream)) = (call.bank, &*path) {
+            self.by_slots(call, &stream.direct)?;
+            *done = call.slices;
+            return Ok(());
+        }
         let slices = match call.is_agreed() {
             true => call.slices,
             false => self.most_slices(call.slices)?,
@@ -261,19 +248,25 @@ impl Worker {
             if is_own {
                 self.wait_for_device(call, slice, path)?;
             }
-            self.carry_out_on_host(match call.bank {
-                Bank::Host => {
-                    let slot = path.staging().slot(call.bank, number).region();
-                    let result = path.staging().result(number).region();
-                    call.on_host(slice, slot, result)
-                }
-                Bank::Direct => call.by_devices(slice),
-            })?;
+            let slot = path.staging().slot(call.bank, number).region();
+            let result = path.staging().result(number).region();
+            self.carry_out_on_host(call.on_host(slice, slot, result))?;
             if is_own {
                 let going_on = path.go_on(call, slice);
                 going_on.map_err(|error| self.refusal(&error))?;
                 *done = slice + 1;
             }
+        }
+        Ok(())
+    }
+
+    /// The calls of `call`, which go by the slots of all ranks.
+    fn by_slots(&self, call: &Arc<LaneCall>, slots: &Arc<DirectSlots>) -> Result<()> {
+        let compared = call.compared();
+        let gates = CallGate::all(slots, call, compared.len());
+        for (request, gate) in compared.iter().zip(gates) {
+            let slice_bytes = call.share_bytes();
+            self.communicator.run_gated(request, slice_bytes, gate)?;
         }
         Ok(())
     }
@@ -308,13 +301,11 @@ impl Worker {
             .try_for_each(|work| work.wait().map(|_| ()))
     }
 
-    /// Waits until `slice` stands in its slot and its result's place is free, or its kernel has
-    /// stored what its peers need.
+    /// Waits until `slice` stands in its slot and its result's place is free.
     ///
     /// Without a deadline, also where there is a single rank: what the program's stream holds
     /// before the call may take as long as it likes. A peer whose data has arrived has the call's
-    /// deadline, and names this rank. Where the slot waits for other ranks' devices to read what it
-    /// held, that has the deadline of a call: nothing but the host of these ranks holds them.
+    /// deadline, and names this rank.
     fn wait_for_device(&self, call: &Arc<LaneCall>, slice: u32, path: &mut Path) -> Result<()> {
         let later = |number| {
             let state = lock(&self.state);
@@ -323,41 +314,20 @@ impl Worker {
         };
         let is_ready = |path: &mut Path| {
             path.look(call, later)?;
-            if let Some(one_shot) = call.one_shot() {
-                return Ok(one_shot.is_published());
-            }
             Ok(path.has_arrived(call, slice)? && path.is_place_free(call, slice)?)
         };
-        let without_nap = if slice > 0 { FLIGHT } else { LULL };
-        let (mut looks, mut late_since) = (Looks::begin(without_nap), None);
+        let words = if slice > 0 {
+            Words::Flight
+        } else {
+            Words::Lull
+        };
+        let looks = Looks::begin(words);
         while !is_ready(path).map_err(|error| self.refusal(&error))? {
             if looks.pause() {
                 self.fault().map_or(Ok(()), Err)?;
-                let timeout = call.timeout.unwrap_or(self.communicator.policy.timeout);
-                let readers = path.readers(call, slice);
-                self.check_readers(readers, timeout, &mut late_since)?;
             }
         }
         Ok(())
-    }
-
-    /// Ends the lane if other ranks are among `readers` for longer than `timeout`.
-    pub fn check_readers(
-        &self,
-        mut readers: Vec<usize>,
-        timeout: Duration,
-        since: &mut Option<Instant>,
-    ) -> Result<()> {
-        readers.retain(|reader| *reader != self.communicator.rank());
-        if readers.is_empty() {
-            *since = None;
-            return Ok(());
-        }
-        let lateness = since.get_or_insert_with(Instant::now).elapsed();
-        match lateness > timeout {
-            true => Err(self.communicator.end_late(readers, lateness)),
-            false => Ok(()),
-        }
     }
 
     /// What a call that the device's driver refused means for the lane.
@@ -370,8 +340,8 @@ impl Worker {
     /// Lets the device go on to the end of `call`, of which nothing completes the slices from
     /// `first` on.
     fn release(&self, call: &LaneCall, first: u32, path: &mut Path) {
-        let fills = call.bank == Bank::Host && !lock(&self.state).has_ones;
-        if fills && !wait_until(|| self.is_taken(call, first, path), RELEASE_WAIT) {
+        let fills = !lock(&self.state).has_ones;
+        if fills && !wait_until(|| self.is_taken(path), RELEASE_WAIT) {
             log::debug!(
                 target: "ringfold::device",
                 "a device has not taken its results in time: slices are released all the same"
@@ -382,7 +352,7 @@ impl Worker {
         if fills {
             let staging = path.staging();
             for number in 0..staging.depth() {
-                fill_with_ones(staging.result(number).region());
+                staging.results(number).for_each(fill_with_ones);
             }
             lock(&self.state).has_ones = true;
         }
@@ -391,62 +361,17 @@ impl Worker {
         }
     }
 
-    /// Whether the device has taken the results of all slices before `slice` that it will take.
-    fn is_taken(&self, call: &LaneCall, slice: u32, path: &Path) -> bool {
-        let (number, takes_end) = (call.number(slice), lock(&self.state).takes_end);
-        let due = match takes_end {
-            Some(end) if is_reached(number, end) => end,
-            _ => number,
+    /// Whether the device has taken the results of all slices that were released, of those that it
+    /// will take.
+    fn is_taken(&self, path: &Path) -> bool {
+        let ends = lock(&self.state).takes_end;
+        let is_taken = |bank: Bank| {
+            let end = ends.map(|ends| ends[bank as usize]);
+            // After an error, the device runs nothing more.
+            path.is_taken(bank, end).unwrap_or(true)
         };
-        // After an error, the device runs nothing more.
-        path.is_taken(due).unwrap_or(true)
+        is_taken(Bank::Host) && is_taken(Bank::Direct)
     }
-}
-
-/// A thread that looks at words until they say what it waits for.
-struct Looks {
-    begin: Instant,
-    without_nap: Duration,
-    count: u32,
-}
-
-impl Looks {
-    /// The first look, with no nap for so long.
-    fn begin(without_nap: Duration) -> Looks {
-        Looks {
-            begin: Instant::now(),
-            without_nap,
-            count: 0,
-        }
-    }
-
-    /// Pauses; whether that was a nap, so that there is time to look at something else.
-    fn pause(&mut self) -> bool {
-        self.count += 1;
-        if self.count < SPINS {
-            std::hint::spin_loop();
-            return false;
-        }
-        let waited = self.begin.elapsed();
-        if waited < self.without_nap {
-            thread::yield_now();
-            return false;
-        }
-        thread::sleep((waited / NAP_DIVISOR).clamp(NAP_MIN, NAP_MAX));
-        true
-    }
-}
-
-/// Looks at `condition` until it holds or `timeout` has passed; whether it holds.
-pub fn wait_until(mut condition: impl FnMut() -> bool, timeout: Duration) -> bool {
-    let mut looks = Looks::begin(LULL);
-    while !condition() {
-        if looks.begin.elapsed() >= timeout {
-            return false;
-        }
-        looks.pause();
-    }
-    true
 }
 
 /// Makes `region` hold no number.

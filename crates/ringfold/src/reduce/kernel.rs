@@ -141,6 +141,12 @@ impl ReductionKernel {
         let bytes = sources[0].bytes();
         for start in (rows..bytes).step_by(BLOCK_BYTES) {
             let range = start..bytes.min(start + BLOCK_BYTES);
+            if let ([target], None, Store::Cached) = (targets, factor, store) {
+                parts.clear();
+                parts.extend(sources.iter().map(|source| source.part(range.clone())));
+                self.fold(target.part(range), parts);
+                continue;
+            }
             // SAFETY: the block outlives the loop, and nothing refers to it but this region.
             let block = unsafe { Region::new((&raw mut block.0).cast(), range.len()) };
             parts.clear();

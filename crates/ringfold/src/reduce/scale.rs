@@ -24,6 +24,16 @@ pub enum Factor {
     Divide(u64),
 }
 
+impl Factor {
+    /// Returns the factor that makes a sum of `count` elements an average.
+    pub fn average(dtype: DType, count: usize) -> Factor {
+        match dtype.is_float() {
+            true => Factor::Multiply(1.0 / count as f64),
+            false => Factor::Divide(count as u64),
+        }
+    }
+}
+
 /// Sets every element of `into` to that element of `from`, scaled.
 ///
 /// Both regions have the same length, a multiple of the element's size. `into` may be `from`, but

@@ -1,4 +1,4 @@
-//! Sums of a few sources into as many targets, as in an all-reduce among a few ranks.
+//! Sums of a few sources into one target or as many, as in an all-reduce among a few ranks.
 //!
 //! The sums go through registers, a few elements at a time. Every source is read once and every
 //! target written once; a target may be one of the sources. The bits are those of a fold.
@@ -23,8 +23,11 @@ const FEW: std::ops::RangeInclusive<usize> = 2..=4;
 /// Targets and options of the loops for a few sources.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Targets {
-    /// As many targets as sources, in whole rows; the targets' length decides how much is summed.
+    /// One target or as many as sources, in whole rows; the targets' length decides how much is
+    /// summed.
     list: [Region; *FEW.end()],
+    /// Whether there is one target.
+    is_one: bool,
     /// Factor of the sums; floats only.
     factor: Option<f64>,
     /// Whether the stores are streamed; then all targets begin at lines.
@@ -44,7 +47,7 @@ impl Targets {
         let is_aligned = |target: &Region| target.address().addr().is_multiple_of(LINE_BYTES);
         let is_streamed = store == Store::Streamed;
         if !FEW.contains(&sources.len())
-            || targets.len() != sources.len()
+            || ![1, sources.len()].contains(&targets.len())
             || (is_streamed && !targets.iter().all(is_aligned))
         {
             return None;
@@ -55,6 +58,7 @@ impl Targets {
         }
         Some(Targets {
             list,
+            is_one: targets.len() == 1,
             factor,
             is_streamed,
         })
@@ -152,9 +156,14 @@ unsafe fn by_count<F: RowFormat>(
     // SAFETY: the same contract.
     unsafe {
         match sources {
-            [a, b] => by_store::<F, 2>([*a, *b], targets, finish),
-            [a, b, c] => by_store::<F, 3>([*a, *b, *c], targets, finish),
-            [a, b, c, d] => by_store::<F, 4>([*a, *b, *c, *d], targets, finish),
+            [a, b] if targets.is_one => by_store::<F, 2, 1>([*a, *b], targets, finish),
+            [a, b] => by_store::<F, 2, 2>([*a, *b], targets, finish),
+            [a, b, c] if targets.is_one => by_store::<F, 3, 1>([*a, *b, *c], targets, finish),
+            [a, b, c] => by_store::<F, 3, 3>([*a, *b, *c], targets, finish),
+            [a, b, c, d] if targets.is_one => {
+                by_store::<F, 4, 1>([*a, *b, *c, *d], targets, finish)
+            }
+            [a, b, c, d] => by_store::<F, 4, 4>([*a, *b, *c, *d], targets, finish),
             _ => unreachable!("the caller has counted"),
         }
     }
@@ -163,22 +172,22 @@ unsafe fn by_count<F: RowFormat>(
 /// # Safety
 /// As [`by_count`].
 #[inline(always)]
-unsafe fn by_store<F: RowFormat, const N: usize>(
+unsafe fn by_store<F: RowFormat, const N: usize, const M: usize>(
     sources: [Region; N],
     targets: &Targets,
     finish: impl Fn([F::Wide; ROW]) -> [F::Stored; ROW],
 ) where
     Sum: Join<F::Wide>,
 {
-    let into = std::array::from_fn(|number| targets.list[number]);
+    let into: [Region; M] = std::array::from_fn(|number| targets.list[number]);
     // SAFETY: the same contract; a row is as long as its array.
     unsafe {
         if targets.is_streamed {
-            sum_rows::<F, N>(sources, into, finish, |to, row| {
+            sum_rows::<F, N, M>(sources, into, finish, |to, row| {
                 stream(to.cast(), (&raw const row).cast(), size_of_val(&row));
             });
         } else {
-            sum_rows::<F, N>(sources, into, finish, |to, row| {
+            sum_rows::<F, N, M>(sources, into, finish, |to, row| {
                 to.cast::<[_; ROW]>().write_unaligned(row)
             });
         }
@@ -190,9 +199,9 @@ unsafe fn by_store<F: RowFormat, const N: usize>(
 /// # Safety
 /// As [`by_count`]; `put` must be allowed to store a row at the target.
 #[inline(always)]
-unsafe fn sum_rows<F: RowFormat, const N: usize>(
+unsafe fn sum_rows<F: RowFormat, const N: usize, const M: usize>(
     sources: [Region; N],
-    into: [Region; N],
+    into: [Region; M],
     finish: impl Fn([F::Wide; ROW]) -> [F::Stored; ROW],
     put: impl Fn(*mut F::Stored, [F::Stored; ROW]),
 ) where

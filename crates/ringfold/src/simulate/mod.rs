@@ -46,6 +46,7 @@ mod promises;
 mod report;
 mod run;
 mod scenario;
+mod slices;
 mod staged;
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,13 @@
 //! What a rank's device does for a call: the steps of its lane, and what each moves.
 //!
-//! * The host handles slices, or devices only move them: a slice is brought and taken, with a call
-//!   of the host's between.
+//! * The host handles slices: a slice is brought and taken, with a call of the host's between.
+//! * Devices move slices through the slots of all ranks, and ranks combine them there: a barrier
+//!   when all have brought theirs, and if there are sums another when all have combined.
 //! * One kernel does it: it stores its row, and reads those of its peers behind their flags.
 //!
 //! The cuts and orders are the product's.
 
-use crate::lane::cut::{Cut, Part};
+use crate::lane::cut::{Cut, Part, Share};
 use crate::lane::program::{Step, steps};
 use crate::lane::staging::Bank;
 
@@ -16,7 +17,7 @@ const CALLS_BESIDE_COPIES: u64 = 2;
 /// The program of one rank.
 #[derive(Clone, Debug)]
 pub(super) enum Program {
-    /// The host handles slices, or devices only move them.
+    /// The host handles slices, or devices move them through slots.
     Cut(Box<Cut>),
     /// One kernel does it.
     OneShot {
@@ -57,8 +58,38 @@ impl Program {
     pub fn host_calls(&self) -> u32 {
         match self {
             Program::OneShot { .. } => 0,
-            _ => self.places(),
+            Program::Cut(_) => self.places() * self.calls_of_slice(),
         }
+    }
+
+    /// The host's calls of a slice: one more if devices take sums that other ranks combine.
+    pub fn calls_of_slice(&self) -> u32 {
+        let shares = |cut: &Cut| cut.bank() == Bank::Direct && cut.shares_sums();
+        match self {
+            Program::Cut(cut) if shares(cut) => 2,
+            _ => 1,
+        }
+    }
+
+    /// The share that the rank combines behind its host's call number `call`, with its slice.
+    pub fn share_behind(&self, call: u32) -> Option<(u32, Share)> {
+        let slice = call / self.calls_of_slice();
+        match self {
+            Program::Cut(cut) if cut.bank() == Bank::Direct && self.is_first(call) => {
+                Some((slice, cut.share(slice)?))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the host's call number `call` is the first of its slice.
+    fn is_first(&self, call: u32) -> bool {
+        call.is_multiple_of(self.calls_of_slice())
+    }
+
+    /// Whether the host's call number `call` is the last of its slice.
+    pub fn releases_behind(&self, call: u32) -> bool {
+        self.is_first(call + 1)
     }
 
     /// Its steps, in the order in which they are enqueued.
@@ -73,8 +104,8 @@ impl Program {
         match (self, step) {
             (Program::Cut(cut), Step::Bring(slice)) => lengths(cut.brought(slice)),
             (Program::Cut(cut), Step::Take(slice)) if cut.bank() == Bank::Direct => {
-                let fetched = cut.fetched(slice).into_iter();
-                Moved::of(fetched.map(|from| from.part.of_buffer.len()))
+                let fetched = cut.fetched(slice).into_iter().map(|from| from.part);
+                lengths(fetched.chain(cut.taken_sum(slice)).collect())
             }
             (Program::Cut(cut), Step::Take(slice)) => lengths(cut.taken(slice)),
             (Program::OneShot { bytes, .. }, Step::Bring(_)) => Moved {

@@ -64,11 +64,11 @@ pub(super) struct SimulatedRank {
     pub engine: Engine,
     /// Calls not yet made: the scenario's; with barriers, the call untimed, a barrier, the call
     /// timed, and a barrier; with devices, those of its slices.
-    jobs: VecDeque<Job>,
+    pub jobs: VecDeque<Job>,
     /// Its staging memory, with devices.
-    staged: Option<Staged>,
+    pub staged: Option<Staged>,
     /// Host calls that it has made of its slices.
-    slices: u32,
+    pub host_calls: u32,
     /// The timed call, if there are barriers around it.
     pub timed: Option<Timed>,
     pub buffers: RankBuffers,
@@ -84,7 +84,7 @@ pub(super) struct SimulatedRank {
 }
 
 impl SimulatedRank {
-    fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         matches!(self.stage, Stage::Dead | Stage::Ended(_))
     }
 }
@@ -156,7 +156,7 @@ impl Simulation {
                     None => prepare::jobs(&resolved, &choice, rank, &buffers)?,
                 },
                 staged,
-                slices: 0,
+                host_calls: 0,
                 timed: None,
                 buffers,
                 stage: Stage::Away,
@@ -244,29 +244,6 @@ impl Simulation {
             }
             self.touched = touched;
         }
-    }
-
-    /// Moves the data of device copies that are done.
-    fn move_copied(&mut self) {
-        let copied = std::mem::take(&mut self.network.world().lanes.copied);
-        for (rank, step) in copied {
-            let member = &self.members[rank];
-            if let (Some(staged), false) = (&member.staged, member.has_ended()) {
-                let slot = |rank: usize, slice| {
-                    let staged = self.members[rank].staged.as_ref();
-                    staged.map(|staged| staged.slot(slice))
-                };
-                let buffers = &member.buffers;
-                staged.copy(step, buffers.input(), buffers.output(), &slot);
-            }
-        }
-    }
-
-    /// Whether a rank's next call may be made: with devices, when the data of its slice is there.
-    fn is_due(&self, rank: usize) -> bool {
-        let member = &self.members[rank];
-        let is_refused = member.refusal.is_some() && !member.jobs.is_empty();
-        is_refused || self.network.world().is_due(rank, member.slices)
     }
 
     fn come_up(&mut self, item: Item) -> Result<()> {
@@ -366,19 +343,6 @@ impl Simulation {
         }
     }
 
-    /// Has a rank make its next call of a slice, or end behind the last, when its device has done
-    /// what comes before that.
-    fn go_on_with_slices(&mut self, rank: usize) {
-        if !self.is_due(rank) {
-            return;
-        }
-        let member = &self.members[rank];
-        match member.jobs.is_empty() {
-            true => self.end(rank, Ok(())),
-            false => self.plan(self.now, Item::Begin(rank)),
-        }
-    }
-
     fn wake_at(&mut self, rank: usize, at_ps: u64) {
         let at_ps = at_ps.max(self.now);
         let member = &mut self.members[rank];
@@ -397,8 +361,8 @@ impl Simulation {
     fn finish(&mut self, rank: usize) {
         let member = &mut self.members[rank];
         if member.staged.is_some() {
-            (member.stage, member.slices) = (Stage::Away, member.slices + 1);
-            self.network.world().release(rank);
+            member.stage = Stage::Away;
+            self.end_host_call(rank);
             return self.go_on_with_slices(rank);
         }
         if member.jobs.is_empty() {

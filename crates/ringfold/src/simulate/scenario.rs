@@ -221,6 +221,7 @@ impl Scenario {
             },
             is_one_shot_asked: devices.one_shot == Some(true),
             host_us: &|collective, bytes| self.host_us(collective, bytes),
+            slots_us: &|collective, bytes| self.slots_us(collective, bytes),
         };
         let (planned, slice_bytes) = setting.plan(&self.request());
         (devices.carried.unwrap_or(planned), slice_bytes)
@@ -243,6 +244,22 @@ impl Scenario {
         let sent_ps = sent * (links.ps_per_byte + 2 * links.work_ps_per_byte) as f64;
         let combined_ps = combined * self.compute.reduce_ps_per_byte as f64;
         (hops * hop_ps + (sent_ps + combined_ps) * bytes as f64) / PS_PER_US
+    }
+
+    /// What the host's part of a slice takes that devices move through slots: two barriers, and
+    /// this rank's share of the sums between them.
+    fn slots_us(&self, collective: Collective, bytes: u64) -> f64 {
+        let barrier_us = self.host_us(Collective::Barrier, 0);
+        match collective.reduces() {
+            true => 2.0 * barrier_us + self.share_ps(bytes / self.ranks as u64) as f64 / PS_PER_US,
+            false => barrier_us,
+        }
+    }
+
+    /// What a rank takes to combine `bytes` bytes of every rank in place.
+    pub(super) fn share_ps(&self, bytes: u64) -> u64 {
+        self.compute
+            .reduction_ps(self.dtype, (self.ranks as u64 - 1) * bytes)
     }
 
     /// By what a lane carries the call out; nothing without devices.

@@ -7,11 +7,13 @@ use super::program::Program;
 use super::scenario::{Payload, Scenario};
 use crate::communicator::{Counts, Request};
 use crate::error::Result;
-use crate::lane::cut::{Cut, Fetched, Part};
+use crate::lane::cut::{Cut, Fetched, Part, Share};
 use crate::lane::program::Step;
 use crate::lane::staging::Bank;
+use crate::lane::sum::Sum;
 use crate::memory::{Owned, Region};
 use crate::reduce::ReductionKernel;
+use crate::types::Collective;
 
 /// Slots and results of one rank.
 pub(super) struct Staged {
@@ -58,7 +60,11 @@ impl Staged {
         (0..self.program.host_calls()).map(move |place| {
             let (slot, result) = (self.slot(place), self.result(place));
             let request = match &self.program {
-                Program::Cut(cut) if cut.bank() == Bank::Direct => cut.by_devices(place),
+                Program::Cut(cut) if cut.bank() == Bank::Direct => {
+                    let (counts, nothing) = (Counts::Even(0), Region::EMPTY);
+                    let dtype = self.request.dtype;
+                    Request::new(Collective::Barrier, dtype, counts, nothing, nothing)
+                }
                 Program::Cut(cut) => cut.on_host(place, slot, result),
                 Program::OneShot { .. } => unreachable!("no call of the host's"),
             };
@@ -70,6 +76,18 @@ impl Staged {
             let bytes = count * (request.dtype.size_bytes() * blocks) as u64;
             (request, bytes)
         })
+    }
+
+    /// Combines `share` of a slice in the slots of all ranks; `slot` has that of a rank.
+    pub fn combine(&self, slice: u32, share: &Share, slot: Slots<'_>, ranks: usize) {
+        if !self.moves_data {
+            return;
+        }
+        let Request { op, dtype, .. } = self.request;
+        let sum = Sum::new(op, dtype, ranks).expect("an operation that was checked");
+        let slot = |rank| slot(rank, slice).expect("all ranks have devices");
+        let combined = sum.combine(share, self.result(slice), slot);
+        combined.expect("a factor of the type");
     }
 
     /// Moves the data of a step that is done; `slot` has that of a rank at a place.
@@ -108,6 +126,10 @@ impl Staged {
                     let from = from.part(part.at..part.at + bytes);
                     output.part(part.of_buffer).copy_from(from);
                 }
+                if let Some(Part { of_buffer, at }) = cut.taken_sum(slice) {
+                    let sum = self.result(slice).part(at..at + of_buffer.len());
+                    output.part(of_buffer).copy_from(sum);
+                }
                 if let Some([from, into]) = cut.kept(slice) {
                     output.part(into).copy_from(input.part(from));
                 }
@@ -123,6 +145,11 @@ impl Staged {
     fn kernel(&self) -> ReductionKernel {
         let Request { op, dtype, .. } = self.request;
         ReductionKernel::new(op, dtype).expect("an operation that was checked")
+    }
+
+    /// What the rank's device and its host do.
+    pub fn program(&self) -> &Program {
+        &self.program
     }
 
     /// The slot of a slice.

@@ -96,7 +96,7 @@ pub fn finish(
     let access = access(question, method);
     let (channels, slice_bytes) = match access {
         Access::Messages => channels::schedule(question, tuning, method.algorithm(), channels),
-        Access::Staged | Access::Registered => (1, shared_slice_bytes(question, tuning)),
+        _ => (1, shared_slice_bytes(question, tuning)),
     };
     Way {
         algorithm: method.algorithm(),

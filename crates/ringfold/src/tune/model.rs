@@ -41,8 +41,9 @@ pub fn price(question: &Question, way: &Way, constants: &Constants) -> f32 {
     let call = PricedCall::new(question, way, constants);
     let time_us = match way.access {
         _ if question.world_size <= 1 => constants.call_us + call.size * constants.copy_us_per_byte,
-        Access::Staged | Access::Registered => call.over_shared_memory(),
         Access::Messages => call.over_messages(),
+        Access::Slots => return call.by_slots() as f32,
+        _ => call.over_shared_memory(),
     };
     let key = Key {
         collective: question.collective,

@@ -135,7 +135,9 @@ impl CostTerms {
         use Collective::{AllGather, ReduceScatter};
         let case = case.into();
         let (collective, algorithm, n) = (case.collective, case.method, case.world_size);
-        let is_served = Schedule::exists(collective, algorithm, case.access);
+        // Devices do all but the sums, which follow no schedule.
+        let is_served =
+            case.access == Access::Slots || Schedule::exists(collective, algorithm, case.access);
         // A message holds several blocks, which are contiguous only among a power of two ranks.
         let is_paired = algorithm == Method::RecursiveDoubling
             && matches!(collective, AllGather | ReduceScatter);
@@ -147,7 +149,8 @@ impl CostTerms {
             _ if n == 1 => Some(CostTerms::default()),
             Access::Messages if is_two_levels(algorithm) => CostTerms::two_levels(&case),
             Access::Messages => over_messages(collective, algorithm, n),
-            Access::Staged | Access::Registered => over_shared_memory(collective, algorithm, n),
+            Access::Slots => Some(by_slots(collective, n)),
+            _ => over_shared_memory(collective, algorithm, n),
         }
     }
 
@@ -292,6 +295,22 @@ fn stragglar_terms(world_size: u32) -> CostTerms {
         (p + after, p + after, 1.0 + (p - 1.0) / p)
     };
     CostTerms::alike(hops, [rounds, rounds / p, reduced], n)
+}
+
+/// Returns the terms of calls whose data devices move through slots: each rank reduces its share,
+/// in place, and sees the words of all others before and after.
+fn by_slots(collective: Collective, world_size: u32) -> CostTerms {
+    let n = f64::from(world_size);
+    let share = (n - 1.0) / n;
+    let (hops, reduced) = match collective.reduces() {
+        true => (2.0, share),
+        false => (1.0, 0.0),
+    };
+    CostTerms {
+        // The devices have just written it.
+        fresh: reduced,
+        ..CostTerms::alike(hops, [hops, 0.0, reduced], n)
+    }
 }
 
 /// Returns the terms over shared memory, with one publication per hop.

@@ -12,7 +12,7 @@ use crate::engine::lateness::UNTIMED_ATTEMPTS;
 use crate::engine::{Finished, JobId};
 use crate::error::Result;
 use crate::transport::Time;
-use crate::wait::{BLOCK_MAX, Pause};
+use crate::wait::{BLOCK_MAX, Looks, Pause, Words};
 
 /// The condition that ends a thread's driving.
 pub(super) enum Until<'a> {
@@ -69,6 +69,8 @@ pub(super) struct Pace {
     last_call_back: Option<Time>,
     /// Whether the thread must call back before it continues.
     pub is_call_back_due: bool,
+    /// The wait for words of devices.
+    looks: Option<Looks>,
 }
 
 impl Default for Pace {
@@ -80,6 +82,7 @@ impl Default for Pace {
             calls_back: true,
             last_call_back: None,
             is_call_back_due: false,
+            looks: None,
         }
     }
 }
@@ -152,6 +155,7 @@ impl EngineDriver {
                 Err(error) => return Err(self.fail(state, error)),
             };
             if progressed {
+                pace.looks = None;
                 state.waiter.learn(std::mem::take(&mut pace.attempts));
                 state.engine.lateness().end_wait(|| self.now());
             }
@@ -171,6 +175,12 @@ impl EngineDriver {
             }
             if progressed {
                 if state.engine.has_local_work() && self.poll_abort(state, &mut now, pace)? {
+                    return Ok(StopReason::Asked);
+                }
+                continue;
+            }
+            if let Some(words) = state.engine.words() {
+                if self.look(state, words, &mut now, pace)? {
                     return Ok(StopReason::Asked);
                 }
                 continue;
@@ -233,6 +243,28 @@ impl EngineDriver {
                 self.note(state);
             }
         }
+    }
+
+    /// Pauses before the next look at words of devices, and makes the checks that are due if that
+    /// was a nap; returns whether the callback is due.
+    fn look(
+        &self,
+        state: &mut DriverState,
+        words: Words,
+        now: &mut Time,
+        pace: &mut Pace,
+    ) -> Result<bool> {
+        state.engine.lateness().begin_wait();
+        if self.watch.is_faulty() {
+            self.handle_verdict(state)?;
+        }
+        let looks = pace.looks.get_or_insert_with(|| Looks::begin(words));
+        if !looks.pause() {
+            return Ok(false);
+        }
+        *now = self.now();
+        state.engine.time_wait(*now);
+        self.check_deadlines(state, *now, pace)
     }
 
     /// Makes the checks that are due while nothing progresses, and pauses; returns whether the

@@ -237,14 +237,12 @@ pub struct JobShown {
 impl JobShown {
     #[inline]
     pub fn of(job: &Job) -> JobShown {
-        // If devices move the data, the job is a barrier. The board shows the call that the barrier
-        // stands for.
-        let asked = job.asked.as_ref();
-        let collective = asked.map_or(job.collective, |asked| asked.collective());
+        let collective = job.collective;
         let is_rooted = collective.has_root();
         let is_message = matches!(collective, Collective::Send | Collective::Recv);
         let has_rank = (is_rooted || is_message) && job.root != ANY_SOURCE;
-        let bytes = job.input.bytes().max(job.output.bytes());
+        let of_host = job.input.bytes().max(job.output.bytes());
+        let bytes = job.gate.as_ref().map_or(of_host, |gate| gate.bytes());
         JobShown {
             call: Shown {
                 kind: KindOfCall::pack(collective, job.dtype, &job.way, job.registers),

@@ -23,15 +23,14 @@ use std::ops::Range;
 
 use super::context::{Context, windows};
 use super::executor::Executor;
-use super::geometry::{BlockLayout, Geometry, Parts};
+use super::geometry::BlockLayout;
 use super::job::Job;
 use super::lateness::Lateness;
-use super::operation::{Buffers, PreparedOperation};
+use super::operation::PreparedOperation;
 use crate::call::{Call, Qualifier};
 use crate::error::Result;
 use crate::memory::Region;
 use crate::reduce::ReductionKernel;
-use crate::schedule::BufferCut;
 use crate::transport::shm::PREFETCHED_BYTES_MAX;
 use crate::transport::{ATTACHED_WORDS, SlotUse, Time, Wake, Windows};
 use crate::types::{Access, Assignment, Collective, Op};
@@ -156,7 +155,11 @@ impl Tiny {
             arrived: 0,
             last: None,
         };
-        let mut operation = operation(job, call, kernel);
+        let mut operation = PreparedOperation {
+            kernel,
+            is_begun: true,
+            ..PreparedOperation::of_one_slice(job, call)
+        };
         operation.slot_use = slot_use;
         operation.hears_all =
             (0..world_size).all(|peer| peer == rank || part.waits_for(peer, rank, job.root));
@@ -369,46 +372,5 @@ impl Executor for Tiny {
             lateness.begin_wait();
         }
         lateness.time_wait(now);
-    }
-}
-
-/// Returns the operation of a call of the kind of `job`. Only the executor knows the location of
-/// the call's blocks.
-fn operation(job: &Job, call: Call, kernel: Option<ReductionKernel>) -> PreparedOperation {
-    let (vector, size) = (BufferCut::Vector(1), job.dtype.size_bytes());
-    let cut = Geometry::new(vector, BlockLayout::Even(job.count), size, job.count, 1);
-    PreparedOperation {
-        call,
-        id: 0,
-        buffers: Buffers {
-            input: job.input,
-            output: job.output,
-            input_place: None,
-            output_place: None,
-            scratch: Region::EMPTY,
-            scratch_parts: Parts::default(),
-            scratch_scale: 1,
-            leaf_memory: Region::EMPTY,
-            leaves: 0,
-            leaf_bytes: 0,
-            input_cut: cut.clone(),
-            output_cut: cut,
-            held: Vec::new(),
-            owned: Vec::new(),
-        },
-        kernel,
-        wide: None,
-        factor: None,
-        reads: false,
-        non_temporal_stores: false,
-        slot_use: SlotUse::Own,
-        publishes: true,
-        hears_all: false,
-        slices: 1,
-        slices_in_flight: 1,
-        first_generation: 0,
-        is_begun: true,
-        timeout: job.timeout,
-        deadline: None,
     }
 }

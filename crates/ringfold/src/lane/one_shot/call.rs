@@ -4,14 +4,11 @@
 
 use super::area::Area;
 use super::limits::grid;
-use crate::communicator::{CallOptions, Counts, Request};
 use crate::device::PinnedRegion;
-use crate::lane::meeting::meeting;
 use crate::lane::request::DeviceRequest;
 use crate::lane::words::{is_reached, load_flag};
-use crate::memory::Region;
 use crate::random::mix;
-use crate::types::{Collective, DType, Op};
+use crate::types::{DType, Op};
 
 /// The call.
 #[derive(Debug)]
@@ -48,26 +45,6 @@ impl OneShotCall {
         let place = |block| self.own.region().part(self.area.flag(self.number, block));
         let number = |block| load_flag(place(block)) as u32;
         (0..blocks as usize).all(|block| is_reached(number(block), self.number))
-    }
-
-    /// The call by which the hosts compare what they are in, and know that all devices have begun.
-    pub fn by_devices(&self) -> Request {
-        let DeviceRequest { op, dtype, .. } = self.request;
-        let (elements, nothing) = (self.elements(), Region::EMPTY);
-        meeting(&Request {
-            op,
-            options: CallOptions {
-                timeout: self.request.options.timeout,
-                ..CallOptions::default()
-            },
-            ..Request::new(
-                Collective::AllReduce,
-                dtype,
-                Counts::Even(elements),
-                nothing,
-                nothing,
-            )
-        })
     }
 
     fn elements(&self) -> u64 {

@@ -20,6 +20,7 @@ fn policy(is_direct: bool) -> Policy {
 /// The same for devices with these constants.
 fn policy_of(constants: DeviceConstants, is_direct: bool, is_one_shot_asked: bool) -> Policy {
     let host_us = |_, bytes| 1.0 + 2e-5 * bytes as f64;
+    let slots_us = |_, bytes| 1.0 + 4e-5 * bytes as f64;
     let setting = Setting {
         shape: Shape {
             ranks: 4,
@@ -33,6 +34,7 @@ fn policy_of(constants: DeviceConstants, is_direct: bool, is_one_shot_asked: boo
         one_shot_bytes: if is_direct { ONE_SHOT_BYTES } else { 0 },
         is_one_shot_asked,
         host_us: &host_us,
+        slots_us: &slots_us,
     };
     Policy::decide(&setting)
 }

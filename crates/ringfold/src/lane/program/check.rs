@@ -8,8 +8,10 @@
 //! the queues run empty when all ranks are stopped after `i`, for every `i`: that rank goes on
 //! then, and no state is a deadlock. What CPUs do needs no driver call, and is done when it is due.
 //!
-//! Calls of the host and direct ones, whose slots wait for the devices of all ranks, may follow
-//! each other in any order: each kind has numbers and words of its own, in the same queues.
+//! Calls of the host and direct ones may follow each other in any order: each kind has numbers and
+//! words of its own, in the same queues. Of a direct call, CPUs compare their calls when the first
+//! slice has arrived; then they combine a slice when it has arrived on all ranks, release it when
+//! all have combined it, and free its slot when all devices have taken it.
 
 use super::{Step, steps};
 use crate::lane::staging::{BANKS, Bank};
@@ -30,6 +32,7 @@ enum Operation {
 enum Word {
     Arrived,
     Taken,
+    Combined,
     Released,
     Free,
 }
@@ -38,11 +41,23 @@ enum Word {
 #[derive(Clone, Default)]
 struct Rank {
     done: usize,
-    words: [[i64; 4]; BANKS],
+    words: [[i64; 5]; BANKS],
     /// One-shot kernels have begun up to that of the direct slice before this number.
     begun: i64,
-    /// Host calls that its CPU has entered, in all.
+    /// Of what CPUs do, as much as its CPU has entered, and as much as it has ended.
     entered: usize,
+    ended: usize,
+}
+
+/// What CPUs do one after the other, with the number behind its last slice.
+#[derive(Clone, Copy, Debug)]
+enum Task {
+    /// A call for a slice of the host's bank.
+    Host(i64),
+    /// A direct call, from this number on.
+    Direct(i64, i64),
+    /// A direct call of a one-shot kernel.
+    Meet(i64),
 }
 
 impl Rank {
@@ -55,11 +70,10 @@ impl Rank {
     }
 }
 
-/// What all ranks do: their devices' operations, and the host calls in order, each with its bank
-/// and its number there.
+/// What all ranks do: their devices' operations, and their CPUs' tasks.
 struct Program {
     operations: Vec<Operation>,
-    host: Vec<(Bank, i64)>,
+    tasks: Vec<Task>,
 }
 
 /// What a step needs of others.
@@ -108,7 +122,7 @@ fn program(
     let mut next = [0; BANKS];
     let mut program = Program {
         operations: Vec::new(),
-        host: Vec::new(),
+        tasks: Vec::new(),
     };
     for (call, slices) in calls.iter().enumerate() {
         let steps = order(*slices, depth);
@@ -121,8 +135,12 @@ fn program(
         program
             .operations
             .extend(steps.into_iter().flat_map(operations));
-        let due = (*first..*first + numbers).map(|number| (bank, i64::from(number) + 1));
-        program.host.extend(due);
+        let (begin, end) = (i64::from(*first), i64::from(*first + numbers));
+        match bank {
+            Bank::Host => program.tasks.extend((begin + 1..=end).map(Task::Host)),
+            Bank::Direct if meets => program.tasks.push(Task::Meet(end)),
+            Bank::Direct => program.tasks.push(Task::Direct(begin, end)),
+        }
         *first += numbers;
     }
     program
@@ -132,40 +150,15 @@ fn program(
 /// operations.
 fn least_run_empty(prefixes: &[usize], program: &Program, depth: i64) -> bool {
     let mut ranks = vec![Rank::default(); prefixes.len()];
-    let mut complete: usize = 0;
     loop {
         let mut has_moved = false;
         let begun = ranks.iter().map(|rank| rank.begun).min().unwrap_or(0);
         for (rank, prefix) in ranks.iter_mut().zip(prefixes) {
             has_moved |= run_device(rank, &program.operations[..*prefix], begun);
-            // The CPU enters a host call when it has left the one before, the slice has arrived,
-            // and the result's place is free, if it has one; or when the kernel has begun.
-            let Some((bank, due)) = program.host.get(complete).copied() else {
-                continue;
-            };
-            let has_place = bank == Bank::Direct || rank.word(bank, Word::Taken) >= due - depth;
-            let meets = |each: &Operation| matches!(each, Operation::Meet(at) if *at == due);
-            let is_met = bank == Bank::Direct && program.operations.iter().any(meets);
-            let is_due = match is_met {
-                true => rank.begun >= due,
-                false => rank.word(bank, Word::Arrived) >= due && has_place,
-            };
-            let enters = rank.entered == complete && is_due;
-            rank.entered += usize::from(enters);
-            has_moved |= enters;
         }
-        // A host call ends when all ranks have entered it.
-        if complete < program.host.len() && ranks.iter().all(|rank| rank.entered > complete) {
-            let (bank, due) = program.host[complete];
-            complete += 1;
-            for rank in &mut ranks {
-                rank.set(bank, Word::Released, due);
-                if bank == Bank::Host {
-                    rank.set(bank, Word::Free, due);
-                }
-            }
+        for rank in 0..ranks.len() {
+            has_moved |= run_cpu(&mut ranks, rank, &program.tasks, depth);
         }
-        has_moved |= give_back(&mut ranks, complete);
         if !has_moved {
             let least = prefixes.iter().min().copied().unwrap_or(0);
             let mut with_prefix = ranks.iter().zip(prefixes);
@@ -174,17 +167,68 @@ fn least_run_empty(prefixes: &[usize], program: &Program, depth: i64) -> bool {
     }
 }
 
-/// Has the CPUs that are in no host call let direct slots be filled again that the devices of all
-/// ranks have taken; whether there are such.
-fn give_back(ranks: &mut [Rank], complete: usize) -> bool {
-    let taken = |rank: &Rank| rank.word(Bank::Direct, Word::Taken);
-    let least = ranks.iter().map(taken).min().unwrap_or(0);
-    let mut has_moved = false;
-    for rank in ranks.iter_mut().filter(|rank| rank.entered == complete) {
-        has_moved |= rank.word(Bank::Direct, Word::Free) < least;
-        rank.set(Bank::Direct, Word::Free, least);
+/// Runs the CPU of rank `own` one step further; whether it did anything.
+fn run_cpu(ranks: &mut [Rank], own: usize, tasks: &[Task], depth: i64) -> bool {
+    let least = |word| ranks.iter().map(|rank| rank.word(Bank::Direct, word)).min();
+    let least = |word| least(word).unwrap_or(0);
+    let (arrived, combined, taken) = (
+        least(Word::Arrived),
+        least(Word::Combined),
+        least(Word::Taken),
+    );
+    let ended = ranks[own].ended;
+    let is_met = ranks.iter().all(|rank| rank.entered > ended);
+    let rank = &mut ranks[own];
+    let Some(task) = tasks.get(ended).copied() else {
+        return free_taken(rank, taken);
+    };
+    let of_direct = |word| rank.word(Bank::Direct, word);
+    if rank.entered == ended {
+        let enters = match task {
+            // The slice has arrived, and the result's place is free.
+            Task::Host(due) => {
+                rank.word(Bank::Host, Word::Arrived) >= due
+                    && rank.word(Bank::Host, Word::Taken) >= due - depth
+            }
+            Task::Direct(begin, end) => begin == end || of_direct(Word::Arrived) > begin,
+            Task::Meet(due) => rank.begun >= due,
+        };
+        rank.entered += usize::from(enters);
+        return free_taken(rank, taken) || enters;
     }
-    has_moved
+    // A call ends when all ranks have entered it; in one of the host's, nothing else is done.
+    if !is_met {
+        return !matches!(task, Task::Host(_)) && free_taken(rank, taken);
+    }
+    match task {
+        Task::Host(due) => {
+            rank.set(Bank::Host, Word::Released, due);
+            rank.set(Bank::Host, Word::Free, due);
+            rank.ended += 1;
+        }
+        Task::Meet(due) => {
+            rank.set(Bank::Direct, Word::Combined, due);
+            rank.set(Bank::Direct, Word::Released, due);
+            rank.ended += 1;
+        }
+        Task::Direct(_, end) => {
+            let (own, released) = (of_direct(Word::Combined), of_direct(Word::Released));
+            let (combines, releases) = (own < end.min(arrived), released < end.min(combined));
+            rank.set(Bank::Direct, Word::Combined, own + i64::from(combines));
+            rank.set(Bank::Direct, Word::Released, released + i64::from(releases));
+            let is_over = released == end;
+            rank.ended += usize::from(is_over);
+            return free_taken(rank, taken) || combines || releases || is_over;
+        }
+    }
+    true
+}
+
+/// Has a CPU let direct slots be filled again that all devices have taken; whether there are such.
+fn free_taken(rank: &mut Rank, taken: i64) -> bool {
+    let is_new = rank.word(Bank::Direct, Word::Free) < taken;
+    rank.set(Bank::Direct, Word::Free, taken);
+    is_new
 }
 
 /// Runs a device as far as it gets; whether it did anything. The kernels of all ranks have `begun`

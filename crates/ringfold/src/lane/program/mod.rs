@@ -9,8 +9,18 @@
 //! stream in    wait released ≥ n+1 · copy from result n%K     · write taken n+1
 //! ```
 //!
-//! Slices are numbered over all calls of a lane, and the four words only grow, so nothing is ever
-//! reset. K is the depth.
+//! A *direct* slice is handled in the slots of all ranks: each rank r combines its share there, and
+//! the device copies from any of them.
+//!
+//! ```text
+//! out r   wait free r ≥ n+1-K · copy to own slot n%K · write arrived r n+1
+//! CPU r                         all arrived ≥ n+1 → combine the own share → combined r
+//!                               all combined ≥ n+1 → released r · all taken ≥ n+1 → free r
+//! in r    wait released r ≥ n+1 · copy from slots n%K · write taken r n+1
+//! ```
+//!
+//! Slices are numbered over all calls of a lane, for either kind by itself, and words only grow, so
+//! nothing is ever reset. K is the depth.
 //!
 //! A small all-reduce that [one kernel](super::one_shot) does is one slice: the kernel in *in*,
 //! which waits for the kernels of its peers and then writes taken n+1. Nothing waits for its slot

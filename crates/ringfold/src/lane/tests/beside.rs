@@ -6,10 +6,10 @@ use std::sync::Mutex;
 use super::job::{Job, Rank, WATCHDOG, config, region};
 use crate::communicator::{Communicator, Counts, Target};
 use crate::device::{DeviceMemory, ProgramStream};
-use crate::lane::worker::wait_until;
 use crate::lane::{DeviceBuffer, DeviceRequest, Lane, LaneConfig};
 use crate::sync::lock;
 use crate::types::{Collective, DType};
+use crate::wait::wait_until;
 
 /// Elements of several slices.
 const COUNT: usize = 5000;

@@ -8,10 +8,10 @@ use crate::communicator::Counts;
 use crate::lane::call::{LaneCall, Terms};
 use crate::lane::staging::Bank;
 use crate::lane::words::Word;
-use crate::lane::worker::wait_until;
 use crate::lane::{DeviceBuffer, DeviceRequest, LaneConfig};
 use crate::sync::lock;
 use crate::types::{Collective, DType, Op};
+use crate::wait::wait_until;
 
 /// Elements of several slices.
 const COUNT: usize = 5000;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::job::{Job, Rank, region};
 use crate::communicator::Counts;
 use crate::device::DeviceMemory;
-use crate::lane::worker::wait_until;
 use crate::lane::{DeviceBuffer, DeviceRequest, DeviceWork, LaneConfig};
 use crate::types::{Collective, DType};
+use crate::wait::wait_until;
 
 const CONFIG: LaneConfig = LaneConfig {
     slot_bytes: 4096,

@@ -9,7 +9,7 @@
 //!
 //! The rank's host call for slice n is due when slice n was brought and slice n-K taken. Of a
 //! direct call it is due when slice n was brought, and slice n-K was taken by all ranks before
-//! slice n is copied out.
+//! slice n is copied out; of a sum, the rank then combines its share, and a second call is due.
 //!
 //! A small all-reduce that one kernel does is a copy out, which waits for nothing and raises a
 //! flag, and a copy in, which waits for the flags of all ranks. No call of the host's stands
@@ -51,6 +51,8 @@ pub(super) struct RankDevice {
     pub released: Count,
     /// Direct slices that the device sees taken by all ranks.
     pub free: Count,
+    /// Whether the rank combines its share of a slice.
+    pub is_combining: bool,
     pub program: Program,
 }
 
@@ -140,6 +142,7 @@ impl RankDevice {
             seen: [Count::NONE; 2],
             released: Count::NONE,
             free: Count::NONE,
+            is_combining: false,
             program,
         }
     }

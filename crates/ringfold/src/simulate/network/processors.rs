@@ -184,7 +184,7 @@ impl World {
             Then::Deliver(number, _) | Then::Fold(number, _) => {
                 self.messages.take(number);
             }
-            Then::Report(_) => {}
+            Then::Report(_) | Then::Combined(_) => {}
         }
     }
 
@@ -261,6 +261,7 @@ impl World {
             Then::Deliver(message, receive) => self.deliver(message, receive, part),
             Then::Fold(message, receive) => self.fold(message, receive, part),
             Then::Report(ticket) => self.complete(rank, ticket, part),
+            Then::Combined(releases) => self.share_combined(rank, part, releases),
         }
     }
 

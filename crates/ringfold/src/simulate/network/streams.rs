@@ -2,6 +2,7 @@
 
 use super::device_links::Passed;
 use super::event::ScheduledEvent;
+use super::job::{JobKind, ProcessorJob, Then};
 use super::lanes::{Count, RankDevice};
 use super::record::{ORIGIN, PathKind, TimelineLane, TraceEvent};
 use super::world::World;
@@ -243,6 +244,34 @@ impl World {
         self.schedule(self.now + signal_ps, ScheduledEvent::Released(rank, part));
     }
 
+    /// Has a rank combine its share of a slice, so many bytes, in slots. `releases`: its device
+    /// goes on then.
+    pub fn combine_share(&mut self, rank: u32, (slice, bytes): (u32, u64), releases: bool) {
+        let slow_ps = self.count_reduction(rank);
+        let part = self.ranks[rank as usize].cause;
+        let share_ps = self.scenario.share_ps(bytes);
+        let mut job = ProcessorJob::new(
+            rank,
+            JobKind::Reduce,
+            share_ps,
+            part,
+            Then::Combined(releases),
+        );
+        (job.bytes, job.slow_ps, job.slice) = (bytes, slow_ps, slice);
+        self.lanes.ranks[rank as usize].is_combining = true;
+        self.submit(job);
+    }
+
+    /// A rank has combined its share.
+    pub fn share_combined(&mut self, rank: u32, part: u32, releases: bool) {
+        self.lanes.ranks[rank as usize].is_combining = false;
+        self.ranks[rank as usize].cause = part;
+        if releases {
+            self.release(rank as usize);
+        }
+        self.touch(rank);
+    }
+
     /// A device sees that its host has handled the next slice.
     pub fn see_release(&mut self, rank: u32, part: u32) {
         self.lanes.ranks[rank as usize].released.grow(part);
@@ -250,19 +279,21 @@ impl World {
         self.go_on_in_stream(rank, Direction::In);
     }
 
-    /// Whether the host call for a rank's slice is due, or behind the last slice the end of the
-    /// call. True without devices.
-    pub fn is_due(&mut self, rank: usize, slice: u32) -> bool {
+    /// Whether a rank's host call number `call` is due, or behind the last one the end of the
+    /// device call. True without devices.
+    pub fn is_due(&mut self, rank: usize, call: u32) -> bool {
         let Some(device) = self.lanes.ranks.get(rank) else {
             return true;
         };
         let [brought, taken] = device.seen;
-        let needed = match slice < device.program.host_calls() {
+        let slice = call / device.program.calls_of_slice();
+        let needed = match call < device.program.host_calls() {
             true if self.lanes.is_direct => [slice + 1, 0],
             true => [slice + 1, (slice + 1).saturating_sub(self.devices().depth)],
             false => [device.program.places(); 2],
         };
-        let is_due = brought.value >= needed[0] && taken.value >= needed[1];
+        let is_seen = brought.value >= needed[0] && taken.value >= needed[1];
+        let is_due = is_seen && !device.is_combining;
         if is_due {
             let seen = self.record.later(brought.part, taken.part);
             let state = &mut self.ranks[rank];

@@ -311,6 +311,54 @@ fn h200(chain_us: f64) -> DeviceConstants {
     }
 }
 
+/// Ranks of one host whose threads combine 20 GB/s of one operand.
+fn of_an_h200(ranks: usize, bytes: u64, devices: Devices) -> Scenario {
+    let mut scenario = on_one_host(ranks, bytes, 50, devices);
+    let links = &mut scenario.network.links;
+    (links.alpha_ps, links.ps_per_byte) = (1_500_000, 5);
+    scenario
+}
+
+/// The part of its link's rate that an all_reduce of 64 MiB has whose sums are in place, where both
+/// directions have their bytes at once.
+fn part_of_link(ranks: usize, ranks_per_device: usize, constants: &DeviceConstants) -> f64 {
+    let devices = Devices {
+        ranks_per_device,
+        ..Devices::like(constants)
+    };
+    let bytes = 64 << 20;
+    let scenario = of_an_h200(ranks, bytes, devices);
+    assert_eq!(scenario.carried(), (ranks > 1).then_some(Carried::Direct));
+    let gbps = constants.device_out_gbps * constants.device_duplex / ranks_per_device as f64;
+    let link_ps = bytes as f64 / gbps * 1e3;
+    link_ps / time_ps(&scenario) as f64
+}
+
+#[test]
+fn sums_in_place_have_the_rate_of_the_link() {
+    for chain_us in [0.0, 45.0] {
+        for ranks in [2, 4] {
+            let part = part_of_link(ranks, ranks, &h200(chain_us));
+            println!("{ranks} ranks on an H200, chains of {chain_us} us: {part:.3} of the link");
+            assert!(
+                part > 0.85,
+                "{ranks} ranks, chains of {chain_us} us: {part}"
+            );
+        }
+    }
+    let pcie_4 = DeviceConstants {
+        device_out_gbps: 22.0,
+        device_in_gbps: 22.0,
+        device_chain_us: 0.0,
+        ..h200(0.0)
+    };
+    for ranks in [2, 4, 8] {
+        let part = part_of_link(ranks, 1, &pcie_4);
+        println!("{ranks} ranks with a device each: {part:.3} of the link");
+        assert!(part > 0.9, "{ranks} ranks: {part}");
+    }
+}
+
 /// One to four processes that share an H200 (`bench/results/2026-11-26-h200`, medians of all rows
 /// of a size in place). A chain is fitted, not measured: what processes that share a device wait
 /// for its engines. A host thread combines 20 GB/s, and copies 17.5 GB/s alone.
@@ -331,11 +379,11 @@ fn simulations_of_an_h200_are_near_its_measured_times() {
             slot_bytes: 1 << 20,
             slice_bytes: Some(slice_bytes),
             ranks_per_device: ranks,
+            // Its sums went through results.
+            direct: false,
             ..Devices::like(&h200(chain_us))
         };
-        let mut scenario = on_one_host(ranks, mib << 20, 50, devices);
-        let links = &mut scenario.network.links;
-        (links.alpha_ps, links.ps_per_byte) = (1_500_000, 5);
+        let mut scenario = of_an_h200(ranks, mib << 20, devices);
         scenario.compute.copy_ps_per_byte = if ranks == 1 { 57 } else { 0 };
         let what = format!("{ranks} ranks, {mib} MiB");
         misses.compare(measured_us, time_ps(&scenario), TOLERANCE, &what);

@@ -305,7 +305,7 @@ fn one_kernel_does_small_calls() {
                 ..with_kernels.clone()
             };
             let in_slices = combined(ranks, bytes, in_slices);
-            assert_eq!(in_slices.carried(), Some(Carried::Host));
+            assert_eq!(in_slices.carried(), Some(Carried::Direct));
             let is_faster = time_ps(&scenario) < time_ps(&in_slices);
             assert!(is_faster || bytes > 4000, "{ranks} {bytes}");
         }
@@ -317,12 +317,12 @@ fn one_kernel_does_small_calls() {
         carried(2, 4000, changed)
     };
     // A kernel would wait for one that cannot run; peers' rows are not reached; there is no memory.
-    assert_eq!(of(|it| it.ranks_per_device = 2), Some(Carried::Host));
+    assert_eq!(of(|it| it.ranks_per_device = 2), Some(Carried::Direct));
     assert_eq!(of(|it| it.direct = false), Some(Carried::Host));
-    assert_eq!(of(|it| it.slot_bytes = 4096), Some(Carried::Host));
-    assert_eq!(of(|it| it.one_shot = Some(false)), Some(Carried::Host));
+    assert_eq!(of(|it| it.slot_bytes = 4096), Some(Carried::Direct));
+    assert_eq!(of(|it| it.one_shot = Some(false)), Some(Carried::Direct));
     let many = carried(9, 4000, with_kernels.clone());
-    assert_eq!(many, Some(Carried::Host));
+    assert_eq!(many, Some(Carried::Direct));
     // One that is late holds the others up.
     let mut late = combined(2, 4000, with_kernels);
     late.disturbances = vec![Disturbance::Late {

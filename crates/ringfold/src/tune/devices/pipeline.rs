@@ -221,6 +221,24 @@ impl Pipeline {
         Pipeline::of_traffic(shape, constants, &traffic, host)
     }
 
+    /// The same of a call whose slices devices copy from the slots of all ranks, with the time
+    /// `host` until all ranks have combined them there. A slot waits for all devices; there are no
+    /// results.
+    pub fn direct(
+        collective: Collective,
+        shape: Shape,
+        constants: &DeviceConstants,
+        host: Line,
+    ) -> Pipeline {
+        let mut pipeline = Pipeline::new(collective, shape, constants, host);
+        let depth = f64::from(shape.depth);
+        let [out, result] = [Stage::Out, Stage::In].map(|stage| pipeline.stages[stage as usize]);
+        let signals = Line::of_each(3.0 * constants.device_signal_us);
+        pipeline.stages[Stage::Slot as usize] = (signals + out + host + result) * (1.0 / depth);
+        pipeline.stages[Stage::Result as usize] = Line::of_each(0.0);
+        pipeline
+    }
+
     fn of_traffic(
         shape: Shape,
         constants: &DeviceConstants,

@@ -15,6 +15,11 @@ impl PricedCall<'_> {
         work + self.fresh_lines()
     }
 
+    /// Returns the time of a slice that devices move: a part of a call that has begun.
+    pub(super) fn by_slots(&self) -> f64 {
+        self.syncs() + self.moved(self.terms.busiest, self.terms.all) + self.fresh_lines()
+    }
+
     /// Returns the time of a call through published memory, in which each rank does its own part.
     fn published(&self) -> f64 {
         let moved = self.moved(self.terms.busiest, self.terms.all);

@@ -262,7 +262,7 @@ fn an_abort_ends_kernels_that_spin() {
                 } else if let Ok(work) = enqueue(rank, request(&memory, COUNT)) {
                     let _ = work.join(rank.stream());
                     check_ones(rank, &memory);
-                    assert!(crate::lane::worker::wait_until(|| work.is_done(), WATCHDOG));
+                    assert!(crate::wait::wait_until(|| work.is_done(), WATCHDOG));
                 }
                 let error = later(rank, &memory);
                 assert_eq!(error.class(), "Aborted", "{error}");
