@@ -129,6 +129,33 @@ fn waits_compare_on_a_circle() {
 }
 
 #[test]
+fn a_batch_is_its_operations_in_order() {
+    let ended = alone(&[STEPPED], || {
+        begin();
+        let (stream, pinned) = (stream(), Pinned::new(12));
+        // A wait is operation 1, a store 2.
+        let operation = |kind, word, value| [kind, pinned.device(word) as u64, value, 0, 0, 0];
+        let batch = [operation(2, 0, 5), operation(1, 1, 3), operation(2, 2, 9)];
+        let enqueue = |operations: &[[u64; 6]], flags| {
+            cuStreamBatchMemOp_v2(stream, operations.len() as u32, operations.as_ptr(), flags)
+        };
+        ok(enqueue(&batch, 0));
+        run_all();
+        assert_eq!([0, 1, 2].map(|word| pinned.load(word)), [5, 0, 0]);
+        pinned.store(1, 4);
+        run_all();
+        assert_eq!(pinned.load(2), 9);
+        // None of a batch is enqueued if one of it cannot be.
+        pinned.store(0, 0);
+        assert_eq!(enqueue(&[batch[0], operation(7, 1, 1)], 0), 1);
+        assert_eq!(enqueue(&batch, 1), 1);
+        run_all();
+        assert_eq!(pinned.load(0), 0);
+    });
+    ended.passed();
+}
+
+#[test]
 fn a_wait_is_for_the_record_before_it() {
     let ended = alone(&[STEPPED], || {
         begin();

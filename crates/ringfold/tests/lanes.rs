@@ -21,18 +21,26 @@ use software::{alone, driver, fail, live};
 /// `CUDA_ERROR_LAUNCH_FAILED`, which the library reports and never handles.
 const REFUSED: i32 = 719;
 const RANKS: usize = 2;
+const SLOT_BYTES: usize = 4096;
 /// Timeout, longer than any call takes here.
 const LONG: Duration = Duration::from_secs(20);
 /// Number of elements for three slices; and, if each rank has a device, for a call that one kernel
 /// executes.
 const COUNT: usize = 3000;
 const SMALL_COUNT: usize = 500;
+/// Number of elements that ranks combine in shares.
+const SHARED_COUNT: usize = 40_000;
 
-/// Opens a lane of two small slots.
+/// Opens a lane of small slots: two, or four where devices read those of all ranks, so that words
+/// are batched.
 fn open(communicator: Communicator, ordinal: usize) -> Result<Lane> {
     let config = LaneConfig {
-        slot_bytes: 4096,
-        depth: 2,
+        slot_bytes: SLOT_BYTES,
+        depth: if communicator.transport() == "shm" {
+            4
+        } else {
+            2
+        },
         one_shot: Some(true),
         ..LaneConfig::default()
     };
@@ -82,11 +90,13 @@ fn enqueue(
     unsafe { lane.enqueue(request, stream) }
 }
 
-/// Returns the device of `rank`, and the number of elements of its calls.
-fn part(rank: usize) -> (usize, usize) {
+/// Returns the device of a rank, and the number of elements of its calls.
+fn part(communicator: &Communicator, call: Collective) -> (usize, usize) {
+    let shares = communicator.transport() == "shm" && call == Collective::AllReduce;
     match driver().unwrap().devices().unwrap() {
+        1 if shares => (0, SHARED_COUNT),
         1 => (0, COUNT),
-        _ => (rank, SMALL_COUNT),
+        _ => (communicator.rank(), SMALL_COUNT),
     }
 }
 
@@ -94,7 +104,7 @@ fn part(rank: usize) -> (usize, usize) {
 /// after all ranks have made these.
 fn rank(communicator: Communicator, job: &Job, call: Collective, (name, at): Refused) -> Seen {
     let all = &job.all;
-    let (ordinal, count) = part(communicator.rank());
+    let (ordinal, count) = part(&communicator, call);
     let device = Device::open(driver().unwrap(), ordinal).unwrap();
     let current = device.enter().unwrap();
     let memory = current.allocate(count * 4).unwrap();
@@ -257,12 +267,9 @@ fn every_refused_call_of_the_driver_ends_the_lane_on_all_ranks() {
 fn refused_calls_end_a_lane_whose_devices_read_all_slots() {
     let settings = [("SOFTCUDA_LATENCY_US", "0")];
     alone(&settings, || {
-        refuse(
-            (1..).step_by(APART),
-            WaitPath::Stream,
-            Collective::AllGather,
-            sharing,
-        );
+        for call in [Collective::AllGather, Collective::AllReduce] {
+            refuse((1..).step_by(APART), WaitPath::Stream, call, sharing);
+        }
     });
 }
 
@@ -280,7 +287,7 @@ fn refused_calls_end_a_lane_whose_kernels_wait_for_each_other() {
 }
 
 /// Names of the driver functions that the issuing thread calls for an all-reduce.
-const ENQUEUING: [&CStr; 8] = [
+const ENQUEUING: [&CStr; 9] = [
     c"cuEventRecord",
     c"cuStreamWaitEvent",
     c"cuLaunchKernel",
@@ -289,6 +296,7 @@ const ENQUEUING: [&CStr; 8] = [
     c"cuMemcpyDtoDAsync_v2",
     c"cuStreamWriteValue32_v2",
     c"cuStreamWaitValue32_v2",
+    c"cuStreamBatchMemOp_v2",
 ];
 
 /// Makes small calls on this rank's own device; returns the number of calls of each driver function
@@ -324,6 +332,48 @@ fn small_calls(communicator: Communicator, all: &Barrier) -> [u64; ENQUEUING.len
 
 const SMALL_CALLS: u64 = 10;
 
+/// Returns the number of calls of the driver by which all ranks enqueue an all-reduce of `slices`
+/// slices whose sums are shared.
+fn calls_of_slices(communicator: Communicator, slices: usize, all: &Barrier) -> u64 {
+    let lane = open(communicator, 0).unwrap();
+    let bytes = slices * SLOT_BYTES;
+    let memory = lane.device().enter().unwrap().allocate(bytes).unwrap();
+    // SAFETY: the memory is freed when the lane is closed.
+    let buffer = DeviceBuffer::new(vec![unsafe { memory.region() }]);
+    all.wait();
+    let count = || ENQUEUING.map(software::calls).iter().sum::<u64>();
+    let before = count();
+    all.wait();
+    let stream = ProgramStream::DEFAULT;
+    let work = enqueue(&lane, Collective::AllReduce, &buffer, stream).unwrap();
+    assert!(work.wait_on_host(LONG).unwrap());
+    all.wait();
+    let after = count();
+    all.wait();
+    drop(work);
+    lane.close().unwrap();
+    // To free memory the driver waits for the streams of all ranks.
+    all.wait();
+    after - before
+}
+
+#[test]
+fn a_slice_takes_four_calls_of_the_driver() {
+    alone(&[("SOFTCUDA_LATENCY_US", "0")], || {
+        let of_slices = |slices| {
+            let all = Barrier::new(RANKS);
+            thread::scope(|scope| {
+                let ranks = sharing(RANKS).into_iter();
+                let ranks = ranks.map(|rank| scope.spawn(|| calls_of_slices(rank, slices, &all)));
+                let ranks: Vec<_> = ranks.collect();
+                let counts = ranks.into_iter().map(|rank| rank.join().unwrap());
+                counts.max().unwrap()
+            })
+        };
+        assert_eq!(of_slices(128) - of_slices(64), (4 * 64 * RANKS) as u64);
+    });
+}
+
 #[test]
 fn a_small_all_reduce_takes_four_calls_of_the_driver() {
     alone(&[("SOFTCUDA_DEVICES", "2")], || {
@@ -334,7 +384,7 @@ fn a_small_all_reduce_takes_four_calls_of_the_driver() {
             let ranks = ranks.map(|rank| scope.spawn(move || small_calls(rank, all)));
             let ranks: Vec<_> = ranks.collect();
             // Records of the fork and of the end, a wait for the fork, and the kernel.
-            let each = [2, 1, 1, 0, 0, 0, 0, 0].map(|calls| calls * SMALL_CALLS * RANKS as u64);
+            let each = [2, 1, 1, 0, 0, 0, 0, 0, 0].map(|calls| calls * SMALL_CALLS * RANKS as u64);
             for rank in ranks {
                 assert_eq!(rank.join().unwrap(), each);
             }
@@ -350,12 +400,9 @@ fn every_single_refused_call_ends_a_lane_whose_devices_read_all_slots() {
         let settings = [("SOFTCUDA_LATENCY_US", "0"), (FIRST, &first)];
         alone(&settings, || {
             let first: u64 = std::env::var(FIRST).unwrap().parse().unwrap();
-            refuse(
-                (first..).step_by(APART),
-                WaitPath::Stream,
-                Collective::AllGather,
-                sharing,
-            );
+            for call in [Collective::AllGather, Collective::AllReduce] {
+                refuse((first..).step_by(APART), WaitPath::Stream, call, sharing);
+            }
         });
     }
 }

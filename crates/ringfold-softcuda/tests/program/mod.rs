@@ -75,6 +75,12 @@ interface! {
     cuMemsetD8Async(at: usize, byte: u8, bytes: usize, stream: usize) -> c_int;
     cuStreamWaitValue32_v2(stream: usize, word: usize, value: u32, flags: c_uint) -> c_int;
     cuStreamWriteValue32_v2(stream: usize, word: usize, value: u32, flags: c_uint) -> c_int;
+    cuStreamBatchMemOp_v2(
+        stream: usize,
+        count: c_uint,
+        operations: *const [u64; 6],
+        flags: c_uint
+    ) -> c_int;
     cuStreamWaitValue32(stream: usize, word: usize, value: u32, flags: c_uint) -> c_int;
     cuStreamWriteValue32(stream: usize, word: usize, value: u32, flags: c_uint) -> c_int;
     softcuda_launch(stream: usize, kernel: Option<extern "C" fn(usize)>, argument: usize) -> c_int;

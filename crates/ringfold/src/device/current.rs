@@ -117,6 +117,31 @@ impl Current<'_> {
         driver.wait_value(stream.handle(), word.device_address(), value)
     }
 
+    /// Enqueues a [`write`](Current::write) and then a [`wait`](Current::wait), those that there
+    /// are: one call of the driver, if it has such a call.
+    pub fn write_and_wait(
+        &self,
+        stream: &Stream,
+        written: Option<(PinnedRegion, u32)>,
+        awaited: Option<(PinnedRegion, u32)>,
+    ) -> Result<()> {
+        match (written, awaited) {
+            (Some(written), Some(awaited)) => {
+                let words = [written, awaited];
+                assert!(
+                    words.iter().all(|(word, _)| word.bytes() == WORD_BYTES),
+                    "words"
+                );
+                let [written, awaited] = words.map(|(word, value)| (word.device_address(), value));
+                let driver = self.device.driver();
+                driver.write_and_wait(stream.handle(), written, awaited)
+            }
+            (Some((word, value)), None) => self.write(stream, word, value),
+            (None, Some((word, value))) => self.wait(stream, word, value),
+            (None, None) => Ok(()),
+        }
+    }
+
     /// Has `streams` wait for all that `program` has been given so far.
     pub fn fork(&self, event: &Event, program: ProgramStream, streams: &[&Stream]) -> Result<()> {
         self.mark(event, program)?;

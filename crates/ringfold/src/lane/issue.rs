@@ -9,7 +9,7 @@ use super::guard::Guard;
 use super::one_shot::OneShot;
 use super::one_shot::call::OneShotCall;
 use super::policy::{Carried, Policy};
-use super::program::Step;
+use super::program::{Step, is_batched};
 use super::request::DeviceRequest;
 use super::staging::{BANKS, Bank, Staging};
 use super::words::Word;
@@ -129,13 +129,12 @@ impl Issuer {
             program,
             &[&self.staging.out, &self.staging.into],
         )?;
+        // The number of the last slice in each stream, until it is written.
+        let (mut brought, mut taken) = (None, None);
         for step in call.steps(self.staging.depth()) {
             match step {
-                Step::Bring(slice) => self.bring(&current, call, slice)?,
-                Step::Take(slice) => {
-                    self.take(&current, call, slice)?;
-                    self.takes[call.bank as usize] = call.number(slice).wrapping_add(1);
-                }
+                Step::Bring(slice) => self.bring(&current, call, slice, &mut brought)?,
+                Step::Take(slice) => self.take(&current, call, slice, &mut taken)?,
             }
         }
         current.record(&call.marks.joined, &self.staging.into)
@@ -154,7 +153,7 @@ impl Issuer {
         if let Some(one_shot) = &self.one_shot
             && !one_shot.launch(current, &self.staging, made, call.end())?
         {
-            self.write(current, into, call, Word::Taken, call.end())?;
+            current.write(into, self.staging.word(call.bank, Word::Taken), call.end())?;
         }
         self.takes[call.bank as usize] = call.end();
         current.record(&call.marks.joined, into)
@@ -165,55 +164,75 @@ impl Issuer {
         self.device.enter()?.mark(&call.marks.fork, program)
     }
 
-    fn bring(&self, current: &Current<'_>, call: &LaneCall, slice: u32) -> Result<()> {
+    fn bring(
+        &self,
+        current: &Current<'_>,
+        call: &LaneCall,
+        slice: u32,
+        brought: &mut Option<u32>,
+    ) -> Result<()> {
         let due = call.number(slice).wrapping_add(1);
         let free = due.wrapping_sub(self.staging.depth());
-        let out = &self.staging.out;
-        self.wait(current, out, call, Word::Free, free)?;
+        let (out, words) = (&self.staging.out, [Word::Arrived, Word::Free]);
+        self.wait(current, out, call, words, [brought.take(), Some(free)])?;
         copies::bring(current, &self.staging, call, slice)?;
-        self.write(current, out, call, Word::Arrived, due)
+        *brought = Some(due);
+        if self.is_written_now(call, slice) {
+            self.wait(current, out, call, words, [brought.take(), None])?;
+        }
+        Ok(())
     }
 
-    fn take(&self, current: &Current<'_>, call: &LaneCall, slice: u32) -> Result<()> {
+    fn take(
+        &mut self,
+        current: &Current<'_>,
+        call: &LaneCall,
+        slice: u32,
+        taken: &mut Option<u32>,
+    ) -> Result<()> {
         let due = call.number(slice).wrapping_add(1);
-        let into = &self.staging.into;
-        self.wait(current, into, call, Word::Released, due)?;
-        copies::take(current, &self.staging, call, slice)?;
+        let (staging, words) = (self.staging.clone(), [Word::Taken, Word::Released]);
+        let before = taken.take();
+        self.wait(current, &staging.into, call, words, [before, Some(due)])?;
+        let takes = &mut self.takes[call.bank as usize];
+        *takes = before.unwrap_or(*takes);
+        copies::take(current, &staging, call, slice)?;
         if let (Some(guard), Bank::Direct) = (&self.guard, call.bank)
             && slice + 1 == call.slices
             && !call.sums_alone()
         {
             for output in call.outputs() {
-                guard.enqueue(current, &self.staging, output)?;
+                guard.enqueue(current, &staging, output)?;
             }
         }
-        self.write(current, into, call, Word::Taken, due)
+        *taken = Some(due);
+        if self.is_written_now(call, slice) {
+            self.wait(current, &staging.into, call, words, [taken.take(), None])?;
+            self.takes[call.bank as usize] = due;
+        }
+        Ok(())
     }
 
-    /// Has `stream` wait until `word` of the call's bank has reached `value`, unless it has by now.
+    /// Whether the word behind `slice` is written at once, and not with the wait for the next.
+    fn is_written_now(&self, call: &LaneCall, slice: u32) -> bool {
+        slice + 1 == call.slices || !is_batched(self.staging.depth())
+    }
+
+    /// Has `stream` store the first value in the first of the call's `words`, and then wait until
+    /// the second word has reached the second value, unless it has by now.
     fn wait(
         &self,
         current: &Current<'_>,
         stream: &Stream,
         call: &LaneCall,
-        word: Word,
-        value: u32,
+        words: [Word; 2],
+        [written, awaited]: [Option<u32>; 2],
     ) -> Result<()> {
-        if self.staging.words(call.bank).has_reached(word, value) {
-            return Ok(());
-        }
-        current.wait(stream, self.staging.word(call.bank, word), value)
-    }
-
-    fn write(
-        &self,
-        current: &Current<'_>,
-        stream: &Stream,
-        call: &LaneCall,
-        word: Word,
-        value: u32,
-    ) -> Result<()> {
-        current.write(stream, self.staging.word(call.bank, word), value)
+        let word = |index: usize| self.staging.word(call.bank, words[index]);
+        let is_due = |value: &u32| !self.staging.words(call.bank).has_reached(words[1], *value);
+        let written = written.map(|value| (word(0), value));
+        let awaited = awaited.filter(is_due).map(|value| (word(1), value));
+        current.write_and_wait(stream, written, awaited)
     }
 
     /// Leaves what the device has to the parent, in a forked child.

@@ -10,9 +10,7 @@
 use crate::lane::cut::{Cut, Part, Share};
 use crate::lane::program::{Step, steps};
 use crate::lane::staging::Bank;
-
-/// Calls of the driver in a step beside its copies: a wait and a write.
-const CALLS_BESIDE_COPIES: u64 = 2;
+use crate::tune::devices::pipeline::{is_batched, word_calls};
 
 /// The program of one rank.
 #[derive(Clone, Debug)]
@@ -119,13 +117,18 @@ impl Program {
         }
     }
 
-    /// Calls of the driver for `step`.
-    pub fn calls(&self, step: Step) -> u64 {
+    /// Calls of the driver for `step`, among `depth` slots.
+    pub fn calls(&self, step: Step, depth: u32) -> u64 {
         match (self, step) {
             // The launch, which is both steps.
             (Program::OneShot { .. }, Step::Bring(_)) => 1,
             (Program::OneShot { .. }, Step::Take(_)) => 0,
-            (Program::Cut(_), _) => CALLS_BESIDE_COPIES + self.moved(step).copies,
+            (Program::Cut(_), Step::Bring(slice) | Step::Take(slice)) => {
+                // A word that no further wait is batched with is written by itself.
+                let is_last = is_batched(depth) && slice + 1 == self.places();
+                let words = word_calls(depth) + u32::from(is_last);
+                u64::from(words) + self.moved(step).copies
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ use std::ptr;
 
 use super::Driver;
 use super::selection::{Outer, Selection};
+use super::table::BatchedValue;
 use crate::error::{Error, Result};
 use crate::region::Region;
 
@@ -28,6 +29,9 @@ const REGISTER_FLAGS: c_uint = 1 | 2;
 const AT_LEAST: c_uint = 0;
 /// Of `CU_STREAM_WRITE_VALUE_*`: what the stream did before is visible before the value is.
 const FENCED: c_uint = 0;
+/// `CU_STREAM_MEM_OP_WAIT_VALUE_32` and `CU_STREAM_MEM_OP_WRITE_VALUE_32`.
+const WAIT_VALUE: c_uint = 1;
+const WRITE_VALUE: c_uint = 2;
 /// `CU_STREAM_CAPTURE_STATUS_NONE`.
 const NOT_CAPTURING: c_int = 0;
 /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE` and `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
@@ -187,6 +191,34 @@ impl Driver {
         // SAFETY: as in `wait_value`.
         let code = unsafe { write(stream, word, value, FENCED) };
         self.check("cuStreamWriteValue32_v2", code)
+    }
+
+    /// Has a stream store a value as `write_value` does, and then wait as `wait_value` does, for
+    /// words and values: by one call if the driver has such a call.
+    pub(in crate::device) fn write_and_wait(
+        &self,
+        stream: usize,
+        written: (usize, u32),
+        awaited: (usize, u32),
+    ) -> Result<()> {
+        let Some(batch) = self.table.batch_values else {
+            self.write_value(stream, written.0, written.1)?;
+            return self.wait_value(stream, awaited.0, awaited.1);
+        };
+        let value = |operation, (address, value), flags| BatchedValue {
+            operation,
+            address: address as u64,
+            value,
+            flags,
+            ..BatchedValue::default()
+        };
+        let mut values = [
+            value(WRITE_VALUE, written, FENCED),
+            value(WAIT_VALUE, awaited, AT_LEAST),
+        ];
+        // SAFETY: as in `wait_value`; as many values as are counted, which the driver copies.
+        let code = unsafe { batch(stream, values.len() as c_uint, values.as_mut_ptr(), 0) };
+        self.check("cuStreamBatchMemOp_v2", code)
     }
 
     /// Copies between memory of one device.

@@ -67,6 +67,20 @@ type Address = usize;
 /// handed back.
 type Handle = usize;
 
+/// `CUstreamBatchMemOpParams` of a word: a union of structures that begin alike.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BatchedValue {
+    pub operation: c_uint,
+    pub address: u64,
+    pub value: u32,
+    pub value_end: u32,
+    pub flags: c_uint,
+    pub rest: [u64; 2],
+}
+
+const _: () = assert!(size_of::<BatchedValue>() == 48);
+
 functions! {
     /// The functions that all platforms have.
     Table
@@ -102,6 +116,7 @@ functions! {
     optional {
         wait_value = c"cuStreamWaitValue32_v2"(Handle, Address, u32, c_uint);
         write_value = c"cuStreamWriteValue32_v2"(Handle, Address, u32, c_uint);
+        batch_values = c"cuStreamBatchMemOp_v2"(Handle, c_uint, *mut BatchedValue, c_uint);
         copy_within = c"cuMemcpyDtoDAsync_v2"(Address, Address, usize, Handle);
         module_load = c"cuModuleLoadData"(*mut Handle, *const c_char);
         module_unload = c"cuModuleUnload"(Handle);

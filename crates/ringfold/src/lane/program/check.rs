@@ -2,8 +2,9 @@
 //! reading of the driver.
 //!
 //! Each rank has one queue for all its streams, so that a wait holds back everything behind it. A
-//! rank has enqueued a prefix of its operations and is stopped there until its queue is empty. Of
-//! several stopped ranks, take one that has enqueued the least, `i` operations. What the others
+//! rank has enqueued a prefix of its operations, by whole calls of the driver, and is stopped there
+//! until its queue is empty. Of several stopped ranks, take one that has enqueued the least, `i`
+//! operations. What the others
 //! have enqueued beyond that stands behind their first `i` and can only help. So it suffices that
 //! the queues run empty when all ranks are stopped after `i`, for every `i`: that rank goes on
 //! then, and no state is a deadlock. What CPUs do needs no driver call, and is done when it is due.
@@ -13,7 +14,7 @@
 //! slice has arrived; then they combine a slice when it has arrived on all ranks, release it when
 //! all have combined it, and free its slot when all devices have taken it.
 
-use super::{Step, steps};
+use super::{Step, is_batched, steps, steps_ahead};
 use crate::lane::staging::{BANKS, Bank};
 use crate::random::SplitMix64;
 
@@ -70,10 +71,18 @@ impl Rank {
     }
 }
 
-/// What all ranks do: their devices' operations, and their CPUs' tasks.
+/// What all ranks do: their devices' operations, by the calls of the driver that enqueue them, and
+/// their CPUs' tasks.
 struct Program {
-    operations: Vec<Operation>,
+    calls: Vec<Vec<Operation>>,
     tasks: Vec<Task>,
+}
+
+impl Program {
+    /// What so many calls of the driver have enqueued.
+    fn enqueued(&self, calls: usize) -> Vec<Operation> {
+        self.calls[..calls].concat()
+    }
 }
 
 /// What a step needs of others.
@@ -86,30 +95,55 @@ enum Need {
 
 type Ordered = (Step, Need);
 
-/// The operations of one slice's step, in calls whose first slice has number `first`.
-fn operations(bank: Bank, (step, needed): Ordered, first: u32, depth: u32) -> Vec<Operation> {
-    use Operation::{Copy, Meet};
-    let (wait, write) = (
-        |word, value| Operation::Wait(bank, word, value),
-        |word, value| Operation::Write(bank, word, value),
-    );
+/// How words are enqueued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Words {
+    /// By a call of the driver each.
+    Apart,
+    /// Each with the stream's next wait, if there is one.
+    Batched,
+}
+
+/// The calls of the driver for the steps of one call whose first slice has number `first`.
+fn calls_of(
+    bank: Bank,
+    steps: &[Ordered],
+    words: Words,
+    [first, depth]: [u32; 2],
+) -> Vec<Vec<Operation>> {
+    use Operation::{Copy, Meet, Wait, Write};
     let due = |slice: u32| i64::from(first + slice) + 1;
-    match step {
-        Step::Bring(_) if matches!(needed, Need::Peers) => vec![],
-        Step::Take(slice) if matches!(needed, Need::Peers) => {
-            vec![Meet(due(slice)), write(Word::Taken, due(slice))]
+    let last = steps.len() as u32 / 2;
+    let mut calls = vec![];
+    // What is still to be written, by stream.
+    let mut behind: [Option<Operation>; 2] = [None, None];
+    for (step, need) in steps {
+        if let Need::Peers = need {
+            if let Step::Take(slice) = *step {
+                let written = Write(bank, Word::Taken, due(slice));
+                calls.extend([vec![Meet(due(slice))], vec![written]]);
+            }
+            continue;
         }
-        Step::Bring(slice) => vec![
-            wait(Word::Free, due(slice) - i64::from(depth)),
-            Copy,
-            write(Word::Arrived, due(slice)),
-        ],
-        Step::Take(slice) => vec![
-            wait(Word::Released, due(slice)),
-            Copy,
-            write(Word::Taken, due(slice)),
-        ],
+        let (stream, slice, wait, write) = match *step {
+            Step::Bring(slice) => {
+                let free = due(slice) - i64::from(depth);
+                let wait = Wait(bank, Word::Free, free);
+                (0, slice, wait, Write(bank, Word::Arrived, due(slice)))
+            }
+            Step::Take(slice) => {
+                let wait = Wait(bank, Word::Released, due(slice));
+                (1, slice, wait, Write(bank, Word::Taken, due(slice)))
+            }
+        };
+        calls.push(behind[stream].take().into_iter().chain([wait]).collect());
+        calls.push(vec![Copy]);
+        match words {
+            Words::Batched if slice + 1 < last => behind[stream] = Some(write),
+            _ => calls.push(vec![write]),
+        }
     }
+    calls
 }
 
 /// The program of these calls, by their slices; `bank` has the bank of each.
@@ -118,10 +152,11 @@ fn program(
     depth: u32,
     bank: impl Fn(usize) -> Bank,
     order: impl Fn(u32, u32) -> Vec<Ordered>,
+    words: Words,
 ) -> Program {
     let mut next = [0; BANKS];
     let mut program = Program {
-        operations: Vec::new(),
+        calls: Vec::new(),
         tasks: Vec::new(),
     };
     for (call, slices) in calls.iter().enumerate() {
@@ -131,10 +166,8 @@ fn program(
         // Each number is brought and taken.
         let numbers = steps.len() as u32 / 2;
         let first = &mut next[bank as usize];
-        let operations = |step| operations(bank, step, *first, depth);
-        program
-            .operations
-            .extend(steps.into_iter().flat_map(operations));
+        let calls = calls_of(bank, &steps, words, [*first, depth]);
+        program.calls.extend(calls);
         let (begin, end) = (i64::from(*first), i64::from(*first + numbers));
         match bank {
             Bank::Host => program.tasks.extend((begin + 1..=end).map(Task::Host)),
@@ -150,19 +183,23 @@ fn program(
 /// operations.
 fn least_run_empty(prefixes: &[usize], program: &Program, depth: i64) -> bool {
     let mut ranks = vec![Rank::default(); prefixes.len()];
+    let queues: Vec<Vec<Operation>> = prefixes
+        .iter()
+        .map(|calls| program.enqueued(*calls))
+        .collect();
     loop {
         let mut has_moved = false;
         let begun = ranks.iter().map(|rank| rank.begun).min().unwrap_or(0);
-        for (rank, prefix) in ranks.iter_mut().zip(prefixes) {
-            has_moved |= run_device(rank, &program.operations[..*prefix], begun);
+        for (rank, queue) in ranks.iter_mut().zip(&queues) {
+            has_moved |= run_device(rank, queue, begun);
         }
         for rank in 0..ranks.len() {
             has_moved |= run_cpu(&mut ranks, rank, &program.tasks, depth);
         }
         if !has_moved {
-            let least = prefixes.iter().min().copied().unwrap_or(0);
-            let mut with_prefix = ranks.iter().zip(prefixes);
-            return with_prefix.all(|(rank, prefix)| *prefix > least || rank.done == least);
+            let least = queues.iter().map(Vec::len).min().unwrap_or(0);
+            let mut with_queues = ranks.iter().zip(&queues);
+            return with_queues.all(|(rank, queue)| queue.len() > least || rank.done == least);
         }
     }
 }
@@ -259,13 +296,14 @@ fn open_prefix(
     depth: u32,
     bank: impl Fn(usize) -> Bank,
     order: impl Fn(u32, u32) -> Vec<Ordered>,
+    words: Words,
 ) -> Option<usize> {
-    let program = program(calls, depth, bank, order);
+    let program = program(calls, depth, bank, order, words);
     let stuck = |prefix: &usize| {
         let prefixes = vec![*prefix; world_size];
         !least_run_empty(&prefixes, &program, depth.into())
     };
-    (0..=program.operations.len()).find(stuck)
+    (0..=program.calls.len()).find(stuck)
 }
 
 fn closed(slices: u32, depth: u32) -> Vec<Ordered> {
@@ -281,6 +319,43 @@ fn with_kernels(slices: u32, depth: u32) -> Vec<Ordered> {
             .into(),
         _ => closed(slices, depth),
     }
+}
+
+/// How words are enqueued among so many slots.
+fn words(depth: u32) -> Words {
+    match is_batched(depth) {
+        true => Words::Batched,
+        false => Words::Apart,
+    }
+}
+
+/// With few slots, a word that is written with the next wait is waited for before that.
+#[test]
+fn batched_words_are_open_with_few_slots() {
+    let all = |depth, order: Order| {
+        let open = |bank| open_prefix(2, &[9], depth, bank, order, Words::Batched);
+        MIXES[..2].iter().any(|bank| open(*bank).is_some())
+    };
+    for depth in 1..=2 {
+        assert!(all(depth, one_less_ahead), "{depth} slots");
+    }
+    for depth in 3..=8 {
+        assert!(!all(depth, one_less_ahead), "{depth} slots");
+        // As many slices ahead as there are slots.
+        assert!(all(depth, all_ahead), "{depth} slots");
+    }
+}
+
+fn all_ahead(slices: u32, depth: u32) -> Vec<Ordered> {
+    steps_ahead(slices, depth)
+        .map(|step| (step, Need::Nothing))
+        .collect()
+}
+
+fn one_less_ahead(slices: u32, depth: u32) -> Vec<Ordered> {
+    steps_ahead(slices, depth.max(2) - 1)
+        .map(|step| (step, Need::Nothing))
+        .collect()
 }
 
 /// The orders that are used.
@@ -310,7 +385,7 @@ fn the_order_is_closed_for_up_to_64_ranks() {
     for world_size in [1, 2, 3, 4, 7, 8, 16, 33, 64] {
         for depth in 1..=5 {
             for (calls, order, bank) in kinds() {
-                let open = open_prefix(world_size, calls, depth, bank, order);
+                let open = open_prefix(world_size, calls, depth, bank, order, words(depth));
                 assert_eq!(
                     open, None,
                     "{world_size} ranks, depth {depth}, calls {calls:?}"
@@ -326,9 +401,9 @@ fn the_rank_that_is_least_far_always_goes_on() {
     let seed = 41;
     let mut random = SplitMix64::stream(seed, 0);
     for (calls, order, bank) in kinds() {
-        for depth in 1..=3 {
-            let program = program(calls, depth, bank, order);
-            let mut any = || random.index(program.operations.len() + 1);
+        for depth in 1..=5 {
+            let program = program(calls, depth, bank, order, words(depth));
+            let mut any = || random.index(program.calls.len() + 1);
             for world_size in [2, 3, 4, 8, 64] {
                 for _ in 0..40 {
                     let prefixes: Vec<usize> = (0..world_size).map(|_| any()).collect();
@@ -353,13 +428,13 @@ fn an_order_that_brings_everything_first_is_open() {
         all.map(|step| (step, Need::Nothing)).collect()
     };
     assert_eq!(
-        open_prefix(2, &[4], 4, MIXES[0], apart),
+        open_prefix(2, &[4], 4, MIXES[0], apart, Words::Apart),
         None,
         "the slots suffice"
     );
     // Slot 0 is free again after its host call. That of slice 4 + 1 needs a result's place, which
     // nothing takes.
-    assert!(open_prefix(2, &[6], 2, MIXES[0], apart).is_some());
+    assert!(open_prefix(2, &[6], 2, MIXES[0], apart, Words::Apart).is_some());
 }
 
 /// A result is taken before its slice is brought.
@@ -370,5 +445,8 @@ fn an_order_that_takes_before_it_brings_is_open() {
             |slice| [Step::Take(slice), Step::Bring(slice)].map(|step| (step, Need::Nothing));
         (0..slices).flat_map(pair).collect()
     };
-    assert_eq!(open_prefix(3, &[2], 2, MIXES[0], swapped), Some(1));
+    assert_eq!(
+        open_prefix(3, &[2], 2, MIXES[0], swapped, Words::Apart),
+        Some(1)
+    );
 }

@@ -19,6 +19,9 @@
 //! in r    wait released r ≥ n+1 · copy from slots n%K · write taken r n+1
 //! ```
 //!
+//! With slots enough ([`is_batched`]), the word behind a copy is written by the driver's call that
+//! waits for the next slice of the same stream: four calls a slice in all.
+//!
 //! Slices are numbered over all calls of a lane, for either kind by itself, and words only grow, so
 //! nothing is ever reset. K is the depth.
 //!
@@ -40,6 +43,8 @@ mod check;
 
 use std::iter;
 
+pub use crate::tune::devices::pipeline::is_batched;
+
 /// What is enqueued as one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -50,10 +55,16 @@ pub enum Step {
 }
 
 /// The steps of a call of `slices` slices, in the order in which they are enqueued: as many slices
-/// are brought ahead as there are slots, and then one is taken.
+/// are brought ahead as there are slots, and then one is taken. One less if words are batched: the
+/// word of a taken slice is written with the next one, and no wait may come before that.
 pub fn steps(slices: u32, depth: u32) -> impl Iterator<Item = Step> {
+    steps_ahead(slices, depth - u32::from(is_batched(depth)))
+}
+
+/// The same with at most so many slices brought ahead.
+fn steps_ahead(slices: u32, most_ahead: u32) -> impl Iterator<Item = Step> {
     (0..slices).flat_map(move |slice| {
-        let ahead = |slice: u32| slices.min(slice.saturating_add(depth));
+        let ahead = |slice: u32| slices.min(slice.saturating_add(most_ahead));
         let begin = if slice == 0 { 0 } else { ahead(slice - 1) };
         let brought = (begin..ahead(slice)).map(Step::Bring);
         brought.chain(iter::once(Step::Take(slice)))

@@ -132,7 +132,7 @@ impl RankDevice {
         let mut streams = [stream(), stream()];
         let mut at_ps = begins_ps;
         for step in program.steps(devices.depth) {
-            at_ps += program.calls(step) * devices.enqueue_ps;
+            at_ps += program.calls(step, devices.depth) * devices.enqueue_ps;
             streams[direction(step) as usize]
                 .queue
                 .push_back((step, at_ps));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::tune::DeviceConstants;
 use crate::tune::devices::one_shot;
-use crate::tune::devices::pipeline::{Line, Pipeline, Shape};
+use crate::tune::devices::pipeline::{Line, Pipeline, SLICE_BYTES_MIN, Shape};
 
 const PS_PER_US: f64 = 1e6;
 
@@ -145,7 +145,9 @@ fn slices_are_as_long_as_is_best() {
                 let form = pipeline(&of(SLOT_BYTES), &constants, line);
                 let best = form.slice_bytes(bytes, SLOT_BYTES);
                 let chosen_ps = time_ps(&of(best));
-                let others = (17..=22).map(|log2| time_ps(&of(1 << log2)));
+                let sizes = (17..=22).map(|log2| 1 << log2);
+                let allowed = sizes.filter(|bytes| *bytes >= SLICE_BYTES_MIN);
+                let others = allowed.map(|bytes| time_ps(&of(bytes)));
                 let least_ps = others.min().expect("a size");
                 let least_us = least_ps as f64 / PS_PER_US;
                 if chosen_ps > least_ps {

@@ -27,9 +27,6 @@ use crate::types::Collective;
 /// than they gain.
 pub const SLICE_BYTES_MIN: u64 = 256 << 10;
 
-/// The calls of the driver for each slice, beside its copies: a wait and a write in each direction.
-const WORD_CALLS: f64 = 4.0;
-
 /// Microseconds: so many for each, and so many for each byte of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Line {
@@ -48,6 +45,20 @@ pub struct Shape {
     pub ranks_per_device: usize,
     /// Slices that may be under way at the same time.
     pub depth: u32,
+}
+
+/// With so many slots, the word behind a copy is written by the call of the driver that waits for
+/// the next slice. With fewer, that would wait for what is still to be enqueued.
+const BATCHED_DEPTH_MIN: u32 = 4;
+
+/// Whether a stream's word is written together with its next wait, among so many slots.
+pub const fn is_batched(depth: u32) -> bool {
+    depth >= BATCHED_DEPTH_MIN
+}
+
+/// Calls of the driver for the words of a slice in one stream.
+pub const fn word_calls(depth: u32) -> u32 {
+    if is_batched(depth) { 1 } else { 2 }
 }
 
 /// What may take longest of a slice.
@@ -252,8 +263,10 @@ impl Pipeline {
         let [out, into] = traffic.together(constants).map(|copies| copies + chain);
         let depth = 1.0 / f64::from(shape.depth);
         let [link_out, link_in] = traffic.link(constants, sharing);
+        // In either stream.
+        let word_calls = f64::from(word_calls(shape.depth));
         let stages = [
-            enqueued * (WORD_CALLS + traffic.copies[0] + traffic.copies[1]),
+            enqueued * (2.0 * word_calls + traffic.copies[0] + traffic.copies[1]),
             out,
             host,
             into,
@@ -272,7 +285,8 @@ impl Pipeline {
             us_per_byte: line.us_per_byte * sharing,
         };
         let [out, into] = [last(out, gaps_us[0]), last(into, gaps_us[1])];
-        let first = enqueued * (traffic.copies[0] + WORD_CALLS / 2.0);
+        // A wait, the copies, and the word, which is batched with the next wait at best.
+        let first = enqueued * (traffic.copies[0] + 2.0);
         Pipeline {
             stages,
             way: first + out + host + into + signal * 3.0,
