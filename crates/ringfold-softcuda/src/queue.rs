@@ -3,10 +3,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+use rustix::thread::set_current_timer_slack;
 
 use crate::driver::{Driver, driver, lock, now_ns};
 use crate::operation::{Operation, Progress};
@@ -17,7 +20,9 @@ use crate::stream::Stream;
 /// How often a thread tries a blocked operation before it naps in between.
 const YIELDS: u32 = 50;
 /// Between two tries.
-const NAP: Duration = Duration::from_micros(20);
+const NAP: Duration = Duration::from_micros(70);
+/// By how much a sleep may be longer than asked for; the kernel's default is 50 µs.
+const TIMER_SLACK_NS: u64 = 1;
 /// The most words of waits that a report lists for a queue.
 const REPORTED_WORDS_MAX: usize = 16;
 
@@ -145,6 +150,8 @@ impl Queue {
 
     /// The queue's thread.
     fn run(&self) {
+        // A copy that ends late by a timer's slack would leave its link idle.
+        let _ = set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
         let driver = driver();
         let mut tries = 0;
         loop {
