@@ -28,8 +28,8 @@ const LONG: Duration = Duration::from_secs(20);
 /// executes.
 const COUNT: usize = 3000;
 const SMALL_COUNT: usize = 500;
-/// Number of elements that ranks combine in shares.
-const SHARED_COUNT: usize = 40_000;
+/// Number of elements of six slices, which ranks combine in shares.
+const SHARED_COUNT: usize = 6000;
 
 /// Opens a lane of small slots: two, or four where devices read those of all ranks, so that words
 /// are batched.

@@ -61,8 +61,8 @@ pub struct Share {
     pub into: Option<usize>,
 }
 
-/// The most bytes that a rank reads to combine by itself what a call gives it: less than to wait
-/// for the shares of others, and for a kernel that looks for faults.
+/// The most bytes that a rank reads to combine by itself what a call of one slice gives it: less
+/// than to wait for the shares of others, and for a kernel that looks for faults.
 const OWN_READ_BYTES_MAX: usize = 256 << 10;
 
 /// Shares begin at multiples of this many bytes, so that no two ranks write to one cache line.
@@ -170,7 +170,8 @@ impl Cut {
             _ => host.bytes(world_size) as usize,
         };
         let most = OWN_SUM_BYTES_MAX.min(OWN_READ_BYTES_MAX / world_size);
-        let sums_alone = bank == Bank::Direct && host.collective.reduces() && gets <= most;
+        let is_short = slices <= 1 && gets <= most;
+        let sums_alone = bank == Bank::Direct && host.collective.reduces() && is_short;
         Ok(Cut {
             request: host,
             rank,
