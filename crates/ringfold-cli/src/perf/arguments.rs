@@ -43,6 +43,10 @@ pub struct PerfArguments {
     #[command(flatten)]
     pub job: JobFlags,
 
+    /// Run the ranks as threads of this process instead of processes
+    #[arg(long)]
+    pub threads: bool,
+
     #[command(flatten)]
     pub span: SizeSpan,
 

@@ -12,11 +12,12 @@ mod report;
 mod table;
 
 use std::io::Write;
+use std::thread;
 
 use anyhow::Result;
-use ringfold::{Communicator, Config, Error};
+use ringfold::{Bind, Communicator, Config, Error};
 
-use crate::bench::{Bench, Case, Size};
+use crate::bench::{Bench, Case, JobFlags, Size};
 use crate::launch::itself;
 use crate::status::usage;
 
@@ -29,8 +30,8 @@ pub fn run(arguments: PerfArguments) -> Result<u8> {
     let checked = arguments.check();
     let checked = checked.and_then(|()| on_device::check(&arguments));
     checked.map_err(usage)?;
-    if let Some(rank) = arguments.job.rank()? {
-        return take_part(&arguments, rank);
+    if let (Some(rank), false) = (arguments.job.rank()?, arguments.threads) {
+        return take_part(&arguments, rank, arguments.job.config());
     }
     lines(&arguments, arguments.job.count()).map_err(usage)?;
     for path in [&arguments.csv, &arguments.json, &arguments.plot]
@@ -39,15 +40,52 @@ pub fn run(arguments: PerfArguments) -> Result<u8> {
     {
         crate::output::check(path)?;
     }
+    if arguments.threads {
+        return on_threads(arguments);
+    }
     let largest = arguments.sizes(1)?.last().copied().unwrap_or(0);
     let ended = "the measurement ends";
     Ok(arguments.job.launch("perf", largest, ended)?.status())
 }
 
+/// Runs all ranks as threads of this process.
+fn on_threads(arguments: PerfArguments) -> Result<u8> {
+    let ranks = arguments.job.count();
+    // The error of one rank is enough, as among processes.
+    let job = JobFlags {
+        launched: true,
+        ..arguments.job.clone()
+    };
+    let arguments = &PerfArguments { job, ..arguments };
+    let name = u64::from_le_bytes(ringfold::internals::control::random()?);
+    let address = &format!("unix:@ringfold-perf-{name:x}");
+    let statuses = thread::scope(|scope| {
+        let rank = |rank| {
+            let config = Config {
+                rank: Some(rank),
+                world_size: Some(ranks),
+                address: Some(address.clone()),
+                bind: Some(Bind::None),
+                ..arguments.job.config()
+            };
+            scope.spawn(move || take_part(arguments, rank, config))
+        };
+        let ranks: Vec<_> = (0..ranks).map(rank).collect();
+        let ends = ranks.into_iter().map(|rank| rank.join());
+        // The panic of a rank is shown where it is.
+        let statuses = ends.map(|end| end.unwrap_or(Ok(PANICKED)));
+        statuses.collect::<Result<Vec<u8>>>()
+    })?;
+    Ok(statuses.into_iter().max().unwrap_or(0))
+}
+
+/// The status of a rank that panicked, as Rust has it.
+const PANICKED: u8 = 101;
+
 /// Runs one rank, from joining to leaving; messages name it by `rank`.
-fn take_part(arguments: &PerfArguments, rank: usize) -> Result<u8> {
+fn take_part(arguments: &PerfArguments, rank: usize, config: Config) -> Result<u8> {
     let is_launched = arguments.job.launched;
-    let mut communicator = match join(arguments) {
+    let mut communicator = match join(arguments, config) {
         Ok(communicator) => communicator,
         Err(error) => return Ok(itself::fail_as(rank, is_launched, error)),
     };
@@ -70,7 +108,7 @@ fn take_part(arguments: &PerfArguments, rank: usize) -> Result<u8> {
     }
 }
 
-fn join(arguments: &PerfArguments) -> Result<Communicator> {
+fn join(arguments: &PerfArguments, config: Config) -> Result<Communicator> {
     ringfold::env::init_logging()?;
     let config = Config {
         max_channels: arguments.channels,
@@ -78,7 +116,7 @@ fn join(arguments: &PerfArguments) -> Result<Communicator> {
         straggler: arguments.straggler,
         slice_bytes: arguments.slice_bytes.map(usize::try_from).transpose()?,
         weights: arguments.weights.clone(),
-        ..arguments.job.config()
+        ..config
     };
     Ok(ringfold::internals::setup::connect_slowed(
         config,

@@ -1,7 +1,7 @@
 //! Flags of nccl-tests without a meaning here, rejected with a reason unless they are set to their
 //! neutral value.
 
-const A_PROCESS: &str = "a rank is a process; use `--ranks`";
+const A_PROCESS: &str = "a rank is a process, or with `--threads` a thread; use `--ranks`";
 const NO_HOST_TIME: &str =
     "a call ends when its data is complete, so the host has no separate time";
 const NO_KERNEL: &str = "no kernel runs on a GPU";

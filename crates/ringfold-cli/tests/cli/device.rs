@@ -54,6 +54,7 @@ fn results_on_devices_are_exact_and_stand_beside_their_limit() {
     for (line, calls) in [
         ("all_reduce -d bfloat16 -o avg", each),
         ("all_gather --blocking 1", each),
+        ("reduce_scatter --threads", each),
         ("all_reduce --blocking 0 --transport tcp", last),
     ] {
         let done = done(perf(&format!("{line} --device soft -n 2 -c 2 {SIZES}")));
@@ -142,6 +143,26 @@ fn ranks_take_the_devices_that_are_named() {
         text.contains("there is no device 5: this process sees 1"),
         "{text}"
     );
+}
+
+#[test]
+fn ranks_that_are_threads_have_a_device_each_or_one_and_fail_together() {
+    for devices in ["soft", "soft:same"] {
+        let line = format!("--threads -b 4K -e 64K -f 16 -n 2 --device {devices}");
+        let mut threads = perf(&line);
+        threads.env("SOFTCUDA_DEVICES", "2");
+        let done = done(threads);
+        let of_rank = |line: &&str| line.starts_with("#  Rank");
+        let pids = done.stdout.lines().filter(of_rank).map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words[words.iter().position(|word| *word == "Pid").expect("a pid") + 1]
+        });
+        let pids: Vec<&str> = pids.collect();
+        assert!(pids.len() == 2 && pids[0] == pids[1], "{}", done.stdout);
+        assert!(done.stdout.contains("# Out of bounds values : 0 OK"));
+    }
+    let text = refusal(perf("--threads --device soft:0,5 -b 8 -e 8"));
+    assert!(text.contains("there is no device 5"), "{text}");
 }
 
 #[test]
