@@ -161,3 +161,6 @@ impl Executor for Gated {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
