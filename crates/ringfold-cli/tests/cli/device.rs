@@ -12,7 +12,11 @@ use crate::process::{Finished, Running, ringfold};
 const SIZES: &str = "-b 4 -e 1M -f 512 --slot-bytes 16K --slots 4";
 
 fn perf(line: &str) -> Command {
-    let arguments: Vec<_> = ["perf", "--ranks", "2"]
+    perf_of("2", line)
+}
+
+fn perf_of(ranks: &str, line: &str) -> Command {
+    let arguments: Vec<_> = ["perf", "--ranks", ranks]
         .into_iter()
         .chain(line.split_whitespace())
         .collect();
@@ -78,14 +82,14 @@ fn results_on_devices_are_exact_and_stand_beside_their_limit() {
     }
 }
 
-/// Writes a calibration with the default devices; returns the file.
-fn calibrated() -> String {
+/// Writes a calibration with these devices; returns the file.
+fn calibrated(name: &str, devices: DeviceConstants) -> String {
     let calibration = Calibration {
-        devices: Some(DeviceConstants::default()),
+        devices: Some(devices),
         ..Calibration::default()
     };
     let text = calibration.text(&describe(Path::new("/")));
-    let path = std::env::temp_dir().join(format!("ringfold-kernel-{}.toml", std::process::id()));
+    let path = std::env::temp_dir().join(format!("ringfold-{name}-{}.toml", std::process::id()));
     std::fs::write(&path, text).expect("written");
     path.to_str().expect("a path").to_owned()
 }
@@ -101,7 +105,7 @@ fn algorithm(table: &str, bytes: usize) -> &str {
 #[test]
 fn one_kernel_does_small_calls_of_ranks_with_a_device_each_where_the_model_says_so() {
     const LINE: &str = "all_reduce --device soft -n 1 -w 1 -c 1 -b 4K -e 1M -f 256";
-    let file = calibrated();
+    let file = calibrated("kernel", DeviceConstants::default());
     let log_with = |more: &str, file: &str| {
         let mut command = perf(&format!("{LINE} {more}"));
         command.envs([("RINGFOLD_DEBUG", "INFO"), ("RINGFOLD_CALIBRATION", file)]);
@@ -129,6 +133,29 @@ fn one_kernel_does_small_calls_of_ranks_with_a_device_each_where_the_model_says_
     let asked = log_with("--one-shot true", "0");
     assert!(asked.contains("assumed"), "{asked}");
     assert_eq!(algorithm(&asked, 4096), "one kernel");
+}
+
+/// More threads than cores, and more ranks.
+#[test]
+fn helpers_combine_slices_of_links_that_are_faster_than_a_thread() {
+    let fast = DeviceConstants {
+        device_out_gbps: 1e3,
+        device_in_gbps: 1e3,
+        ..DeviceConstants::default()
+    };
+    let file = calibrated("fast", fast);
+    let mut command = perf_of("8", "-d bfloat16 -b 4M -e 4M -n 2 -c 1 --device soft:same");
+    command.envs([
+        ("RINGFOLD_DEBUG", "INFO"),
+        ("RINGFOLD_CALIBRATION", &file),
+        ("RINGFOLD_HELPERS", "3"),
+    ]);
+    let done = done(command);
+    let _ = std::fs::remove_file(&file);
+    assert!(done.stdout.contains("# Out of bounds values : 0 OK"));
+    let text = done.stdout + &done.stderr;
+    let said = text.matches("threads that combine a slice: 4").count();
+    assert_eq!(said, 8, "{text}");
 }
 
 #[test]

@@ -209,6 +209,12 @@ impl Communicator {
         self.driver.run(job, on_wait)
     }
 
+    /// Returns the number of this rank's threads that share a large step.
+    pub(crate) fn threads_of_step(&self) -> usize {
+        self.driver
+            .with_engine(|engine| engine.parallel().threads())
+    }
+
     /// Executes `request` on memory that devices move through slots, in slices of `slice_bytes` at
     /// most, by `gate`; returns when this rank's devices may take the last slice. The memory of the
     /// request does not matter. For lanes.

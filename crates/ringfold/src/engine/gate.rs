@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::error::Result;
+use crate::reduce::Parallel;
 
 /// The words and the slots of a call whose data devices move. Slices are numbered within the call.
 ///
@@ -21,9 +22,13 @@ pub trait Gate: fmt::Debug + Send + Sync {
     /// Whether the device of `rank` has published `slice`.
     fn is_published(&self, rank: usize, slice: u32) -> bool;
 
-    /// Reduces this rank's share of `slice`, which all ranks have published, and says so. False if
-    /// slots may hold anything by now, because a rank has a fault, which will end the call.
-    fn reduce(&self, slice: u32) -> Result<bool>;
+    /// Returns the most helper threads that are worthwhile for a slice.
+    fn helpers_max(&self) -> usize;
+
+    /// Reduces this rank's share of `slice`, which all ranks have published, by `parallel`, and
+    /// says so. False if slots may hold anything by now, because a rank has a fault, which will end
+    /// the call.
+    fn reduce(&self, slice: u32, parallel: &mut Parallel) -> Result<bool>;
 
     /// Whether `rank` has reduced its share of `slice`.
     fn is_reduced(&self, rank: usize, slice: u32) -> bool;

@@ -52,7 +52,7 @@ impl Gated {
             let (reduced, released) = (self.reduced, self.released);
             let is_published = || all.clone().all(|rank| gate.is_published(rank, reduced));
             if reduced < gate.slices() && is_published() {
-                self.reduced += u32::from(gate.reduce(reduced)?);
+                self.reduced += u32::from(gate.reduce(reduced, &mut context.parallel)?);
             }
             if released < self.reduced && all.clone().all(|rank| gate.is_reduced(rank, released)) {
                 gate.release(released);
@@ -64,6 +64,7 @@ impl Gated {
             progressed = true;
         }
         if self.released == gate.slices() {
+            context.parallel.end_flight();
             windows(&mut context.windows)?.finish(operation.last_generation(), Wake::Peers);
         }
         Ok(progressed)
@@ -94,7 +95,10 @@ impl Gated {
             self.compared += 1;
             progressed = true;
         }
-        self.is_compared = self.compared == context.world_size;
+        if !self.is_compared && self.compared == context.world_size {
+            self.is_compared = true;
+            context.parallel.begin_flight(gate.helpers_max());
+        }
         Ok(progressed)
     }
 }

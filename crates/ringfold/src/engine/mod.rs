@@ -362,7 +362,9 @@ impl Engine {
         {
             (operation.is_begun, operation.first_generation) = (true, next);
             self.context.lateness.begin_call();
-            self.context.parallel.begin_call(operation.buffers.bytes());
+            let bytes = operation.gate.as_ref().map(|gate| gate.bytes());
+            let bytes = bytes.unwrap_or_else(|| operation.buffers.bytes());
+            self.context.parallel.begin_call(bytes);
             if operation.publishes {
                 self.generation += u64::from(operation.slices);
                 return;

@@ -10,11 +10,12 @@
 use super::config::LaneConfig;
 use crate::communicator::Communicator;
 use crate::error::{Error, Result};
+use crate::reduce::parallel::HELPERS_MAX;
 use crate::tune::DeviceConstants;
 use crate::tune::parameters::ParameterTable;
 
 /// The numbers of an offer beside the constants, and of what was made.
-const OFFER_WORDS: usize = 10;
+const OFFER_WORDS: usize = 11;
 const MADE_WORDS: usize = 3;
 
 /// What a rank has before there is memory.
@@ -27,6 +28,8 @@ pub struct Offer {
     pub uuid: [u8; 16],
     /// The constants of its device, if they were measured.
     pub constants: Option<DeviceConstants>,
+    /// The threads of this rank that can combine a slice.
+    pub threads: usize,
 }
 
 /// What all ranks have before there is memory.
@@ -40,6 +43,8 @@ pub struct Agreed {
     pub are_apart: bool,
     /// The constants of rank 0's device, if they were measured.
     pub constants: Option<DeviceConstants>,
+    /// The threads that each rank has to combine a slice: at least one.
+    pub threads: usize,
 }
 
 /// What has come about of a rank's part, and then of all ranks'.
@@ -69,6 +74,10 @@ impl Offer {
             ranks_per_device,
             are_apart: ranks_per_device == 1 && !uuids.contains(&&[0, 0][..]),
             constants: constants(&all[..own.len()])?,
+            threads: records()
+                .map(|words| words[10].clamp(1, 1 + HELPERS_MAX as u64) as usize)
+                .min()
+                .unwrap_or(1),
         };
         Ok((agreed, begun))
     }
@@ -93,6 +102,7 @@ impl Offer {
             (uuid >> 64) as u64,
             uuid as u64,
             u64::from(self.constants.is_some()),
+            self.threads as u64,
         ];
         let constants = self.constants.unwrap_or_default();
         let values = DeviceConstants::PARAMETERS.iter();
@@ -135,7 +145,7 @@ fn constants(words: &[u64]) -> Result<Option<DeviceConstants>> {
         }
         parameter.set(&mut constants, value);
     }
-    Ok((words[OFFER_WORDS - 1] == 1).then_some(constants))
+    Ok((words[9] == 1).then_some(constants))
 }
 
 impl Made {
@@ -197,6 +207,7 @@ mod tests {
             has_guard: true,
             uuid: [device; 16],
             constants: None,
+            threads: usize::from(device),
         }
     }
 
@@ -213,6 +224,7 @@ mod tests {
         let apart = all(vec![offer(1), offer(2), offer(3)]);
         assert!(apart.has_direct && apart.are_apart);
         assert_eq!((apart.ranks_per_device, apart.constants), (1, None));
+        assert_eq!(apart.threads, 1);
         let shared = all(vec![offer(1), offer(2), offer(1)]);
         assert!(shared.has_direct && !shared.are_apart);
         assert_eq!(shared.ranks_per_device, 2);

@@ -11,6 +11,7 @@ use crate::communicator::Request;
 use crate::device::{DeviceRegion, Event};
 use crate::error::{Error, Result};
 use crate::memory::Region;
+use crate::reduce::Parallel;
 use crate::types::Collective;
 
 /// Where the parts of the calls of a group begin in a slot: multiples of this.
@@ -49,6 +50,8 @@ pub struct Terms {
     pub next: [u32; BANKS],
     /// Whether devices reach the slots of all ranks.
     pub is_direct: bool,
+    /// The most helper threads that are worthwhile for sums in slots.
+    pub helpers_max: usize,
 }
 
 /// One call or several that are made together, numbered and cut into slices.
@@ -61,6 +64,8 @@ pub struct LaneCall {
     /// The numbers of its slices on this rank.
     pub slices: u32,
     pub marks: Marks,
+    /// The most helper threads that are worthwhile for sums in slots.
+    pub helpers_max: usize,
     body: Body,
 }
 
@@ -194,6 +199,7 @@ impl LaneCall {
             first: terms.next[bank as usize],
             slices: group.slices,
             marks,
+            helpers_max: terms.helpers_max,
             body: Body::Parts(group),
         })
     }
@@ -209,6 +215,7 @@ impl LaneCall {
             first: terms.next[bank as usize],
             slices: 1,
             marks,
+            helpers_max: 0,
             body: Body::OneShot(Box::new(made)),
         })
     }
@@ -383,11 +390,17 @@ impl LaneCall {
     /// Combines this rank's shares of `slice`, a direct one, in the slots that `slot` finds by
     /// their ranks, or into `own`, its own place of sums. All ranks' data of the slice stands
     /// there.
-    pub fn combine(&self, slice: u32, own: Region, slot: impl Fn(usize) -> Region) -> Result<()> {
+    pub fn combine(
+        &self,
+        slice: u32,
+        own: Region,
+        slot: impl Fn(usize) -> Region,
+        parallel: &mut Parallel,
+    ) -> Result<()> {
         for (place, part, slice) in self.of_slice(slice) {
             if let (Some(sum), Some(share)) = (&part.sum, part.cut.share(slice)) {
                 let within = |slot: Region| slot.part(place..slot.bytes());
-                sum.combine(&share, own, |rank| within(slot(rank)))?;
+                sum.combine(&share, own, |rank| within(slot(rank)), parallel)?;
             }
         }
         Ok(())

@@ -37,7 +37,7 @@ pub fn decide(
         "constants of devices, {}: {constants}",
         if agreed.constants.is_some() { "as measured" } else { "assumed" }
     );
-    Policy::decide(&Setting {
+    let policy = Policy::decide(&Setting {
         shape: Shape {
             ranks,
             ranks_per_device: agreed.ranks_per_device,
@@ -47,6 +47,7 @@ pub fn decide(
         slot_bytes: slot_bytes as u64,
         slice_bytes: slice_bytes.map(|bytes| bytes as u64),
         is_direct: staging.is_direct(),
+        threads: agreed.threads,
         one_shot_bytes: one_shot.map_or(0, |_| bytes_max(ranks, slot_bytes) as u64),
         is_one_shot_asked: one_shot.unwrap_or(false),
         host_us: &|collective, bytes| host_us(communicator, collective, bytes),
@@ -55,7 +56,13 @@ pub fn decide(
             let question = Question::new(collective, bytes, ranks);
             f64::from(price(&question, &way, &tuning.constants))
         },
-    })
+    });
+    log::info!(
+        target: "ringfold::device",
+        "threads that combine a slice: {}",
+        1 + policy.helpers_max()
+    );
+    policy
 }
 
 /// What a call of the host's of so many bytes should take by the way that is chosen for it; 0 where

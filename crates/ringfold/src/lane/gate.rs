@@ -18,6 +18,7 @@ use super::staging::{Bank, Staging};
 use super::words::{Word, Words};
 use crate::engine::Gate;
 use crate::error::Result;
+use crate::reduce::Parallel;
 use crate::sync::lock;
 
 /// This rank's direct slots.
@@ -124,6 +125,10 @@ impl Gate for CallGate {
         self.call.bytes()
     }
 
+    fn helpers_max(&self) -> usize {
+        self.call.helpers_max
+    }
+
     fn has_begun(&self) -> bool {
         match self.call.one_shot() {
             Some(kernel) => kernel.is_published(),
@@ -140,7 +145,7 @@ impl Gate for CallGate {
         self.call.one_shot().is_some() || self.has_reached(rank, Word::Arrived, slice)
     }
 
-    fn reduce(&self, slice: u32) -> Result<bool> {
+    fn reduce(&self, slice: u32, parallel: &mut Parallel) -> Result<bool> {
         let (call, staging) = (&self.call, &self.slots.staging);
         if !call.sums() {
             return Ok(true);
@@ -150,7 +155,7 @@ impl Gate for CallGate {
             let place = staging.of_rank(rank).expect("a rank that is reached");
             place.slot(Bank::Direct, number).region()
         };
-        call.combine(slice, staging.sum(number).region(), slot)?;
+        call.combine(slice, staging.sum(number).region(), slot, parallel)?;
         if call.sums_alone() {
             // What was read before is right if no fault is seen now; partner: `say_fault`.
             fence(Ordering::Acquire);

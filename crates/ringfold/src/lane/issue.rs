@@ -88,6 +88,11 @@ impl Issuer {
         }
     }
 
+    /// The most helper threads that are worthwhile for sums in slots.
+    pub fn helpers_max(&self) -> usize {
+        self.policy.helpers_max()
+    }
+
     /// The most bytes of a slice of a message, which its sender and its receiver know alike.
     pub fn message_bytes(&self, request: &DeviceRequest) -> usize {
         let most = message_share_bytes(self.staging.slot_bytes());

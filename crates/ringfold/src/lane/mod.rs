@@ -278,6 +278,7 @@ impl Lane {
             slot_bytes: self.staging.slot_bytes(),
             next,
             is_direct: self.is_direct(),
+            helpers_max: issuer.helpers_max(),
         };
         let one_shot = issuer.one_shot(&requests);
         if let Some(made) = one_shot.map_err(|error| refused(error, issuer.takes()))? {

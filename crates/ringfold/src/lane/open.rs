@@ -123,6 +123,7 @@ pub fn open(
             .as_ref()
             .map_or([0; 16], |(device, _)| device.attributes().uuid),
         constants: measured(&communicator),
+        threads: communicator.threads_of_step(),
     };
     let (agreed, (device, guard)) = offer.agree(&communicator, begun)?;
     // It was checked with as many slots as there may be.

@@ -38,6 +38,8 @@ pub struct Setting<'a> {
     pub slice_bytes: Option<u64>,
     /// Whether devices read the slots of all ranks.
     pub is_direct: bool,
+    /// The threads that each rank has to combine a slice there.
+    pub threads: usize,
     /// The most bytes of an all-reduce that one kernel can do; 0 if none can.
     pub one_shot_bytes: u64,
     /// Whether one kernel does all that it can, or what should be faster.
@@ -91,6 +93,8 @@ pub struct Policy {
     choices: Vec<Choice>,
     slot_bytes: u64,
     world_size: usize,
+    /// The most helper threads that are worthwhile for sums in slots.
+    helpers_max: usize,
     /// What is in the log.
     logged: HashSet<(usize, Carried)>,
 }
@@ -106,6 +110,24 @@ impl Setting<'_> {
             AllGather | Gather if is_direct => self.shape.ranks as u64,
             _ => 1,
         };
+        let host = self.host(collective, slots, is_direct);
+        let (shape, constants) = (self.shape, &self.constants);
+        let pipeline = match is_direct {
+            true => {
+                let threads = self.threads_of_slice(collective, host);
+                let host = Line {
+                    us_per_byte: host.us_per_byte / threads as f64,
+                    ..host
+                };
+                Pipeline::direct(collective, shape, constants, host)
+            }
+            false => Pipeline::new(collective, shape, constants, host),
+        };
+        (pipeline, slots)
+    }
+
+    /// What the host's part of a slice that fills so many slots takes one thread.
+    fn host(&self, collective: Collective, slots: u64, is_direct: bool) -> Line {
         let time_us = if is_direct {
             self.slots_us
         } else {
@@ -113,13 +135,21 @@ impl Setting<'_> {
         };
         let long = self.slot_bytes.saturating_mul(slots).max(2);
         let short = SLICE_BYTES_MIN.min(long / 2);
-        let host = Line::through([short, long].map(|bytes| (bytes, time_us(collective, bytes))));
-        let (shape, constants) = (self.shape, &self.constants);
-        let pipeline = match is_direct {
-            true => Pipeline::direct(collective, shape, constants, host),
-            false => Pipeline::new(collective, shape, constants, host),
-        };
-        (pipeline, slots)
+        Line::through([short, long].map(|bytes| (bytes, time_us(collective, bytes))))
+    }
+
+    /// The threads that combine slices of all-reduces in slots.
+    fn threads_of_sums(&self) -> usize {
+        let collective = Collective::AllReduce;
+        self.threads_of_slice(collective, self.host(collective, 1, true))
+    }
+
+    /// As many threads as combine slices at the rate of the link, of those that there are; one
+    /// takes `host`.
+    fn threads_of_slice(&self, collective: Collective, host: Line) -> usize {
+        let pipeline = Pipeline::direct(collective, self.shape, &self.constants, host);
+        let needed = pipeline.host_over_link(self.slot_bytes).ceil() as usize;
+        needed.clamp(1, self.threads.max(1))
     }
 
     /// How `request` is carried out, and the most bytes of a slice in a slot: what a policy and the
@@ -182,8 +212,14 @@ impl Policy {
             choices: each.flat_map(of_collective).collect(),
             slot_bytes: setting.slot_bytes,
             world_size: setting.shape.ranks,
+            helpers_max: setting.threads_of_sums() - 1,
             logged: HashSet::new(),
         }
+    }
+
+    /// The most helper threads that are worthwhile for sums in slots.
+    pub fn helpers_max(&self) -> usize {
+        self.helpers_max
     }
 
     /// Whether one kernel does any calls.

@@ -215,6 +215,7 @@ impl Scenario {
             slot_bytes: devices.slot_bytes,
             slice_bytes: devices.slice_bytes,
             is_direct,
+            threads: 1,
             one_shot_bytes: match may_meet {
                 true => bytes_max(self.ranks, slot_bytes) as u64,
                 false => 0,

@@ -12,7 +12,7 @@ use crate::lane::program::Step;
 use crate::lane::staging::Bank;
 use crate::lane::sum::Sum;
 use crate::memory::{Owned, Region};
-use crate::reduce::ReductionKernel;
+use crate::reduce::{Parallel, ReductionKernel};
 use crate::types::Collective;
 
 /// Slots and results of one rank.
@@ -86,7 +86,7 @@ impl Staged {
         let Request { op, dtype, .. } = self.request;
         let sum = Sum::new(op, dtype, ranks).expect("an operation that was checked");
         let slot = |rank| slot(rank, slice).expect("all ranks have devices");
-        let combined = sum.combine(share, self.result(slice), slot);
+        let combined = sum.combine(share, self.result(slice), slot, &mut Parallel::none());
         combined.expect("a factor of the type");
     }
 

@@ -11,6 +11,7 @@ use crate::engine::{Engine, Gate};
 use crate::error::Error;
 use crate::memory::{Pool, Region};
 use crate::random::SplitMix64;
+use crate::reduce::Parallel;
 use crate::sync::lock;
 use crate::transport::Time;
 use crate::transport::shm::Shm;
@@ -29,7 +30,7 @@ struct Progress {
 
 /// The ranks of a call, which share what they have done.
 #[derive(Debug)]
-struct Ranks {
+struct TestRanks {
     slices: u32,
     depth: u32,
     each: Vec<Mutex<Progress>>,
@@ -37,7 +38,7 @@ struct Ranks {
     spoiled: AtomicU32,
 }
 
-impl Ranks {
+impl TestRanks {
     fn all(&self, has: impl Fn(&Progress) -> bool) -> bool {
         self.each.iter().all(|rank| has(&lock(rank)))
     }
@@ -60,7 +61,7 @@ impl Ranks {
 /// The gate of one rank, which checks the order of what it is asked.
 #[derive(Debug)]
 struct TestGate {
-    ranks: Arc<Ranks>,
+    ranks: Arc<TestRanks>,
     rank: usize,
 }
 
@@ -73,6 +74,10 @@ impl Gate for TestGate {
         0
     }
 
+    fn helpers_max(&self) -> usize {
+        0
+    }
+
     fn has_begun(&self) -> bool {
         self.ranks.slices == 0 || self.is_published(self.rank, 0)
     }
@@ -81,7 +86,7 @@ impl Gate for TestGate {
         lock(&self.ranks.each[rank]).published > slice
     }
 
-    fn reduce(&self, slice: u32) -> Result<bool> {
+    fn reduce(&self, slice: u32, _parallel: &mut Parallel) -> Result<bool> {
         assert!(
             self.ranks.all(|rank| rank.published > slice),
             "slice {slice}"
@@ -121,8 +126,8 @@ impl Gate for TestGate {
     }
 }
 
-fn ranks(world_size: usize, slices: u32, depth: u32) -> Arc<Ranks> {
-    Arc::new(Ranks {
+fn ranks(world_size: usize, slices: u32, depth: u32) -> Arc<TestRanks> {
+    Arc::new(TestRanks {
         slices,
         depth,
         each: (0..world_size).map(|_| Mutex::default()).collect(),
@@ -142,7 +147,7 @@ fn engines(world_size: usize) -> Vec<Engine> {
 }
 
 /// Submits an all-reduce of `count` elements behind the gate of `rank`.
-fn submit(engine: &mut Engine, rank: usize, all: &Arc<Ranks>, count: u64) {
+fn submit(engine: &mut Engine, rank: usize, all: &Arc<TestRanks>, count: u64) {
     let (counts, nothing) = (Counts::Even(count), Region::EMPTY);
     let request = Request {
         target: Target::None,
@@ -224,7 +229,7 @@ fn deadlines_count_from_the_first_slice_and_name_the_rank_that_is_late() {
             error => panic!("{error}"),
         }
     };
-    // Ranks 0 and 1 have their first slice, and then all; rank 2 has one slice.
+    // TestRanks 0 and 1 have their first slice, and then all; rank 2 has one slice.
     assert!(all.step_device(0) && all.step_device(1));
     engines[1].progress(Time(0)).expect("no fault");
     waits_for(&mut engines[0], &[2]);

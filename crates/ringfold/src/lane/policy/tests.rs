@@ -31,6 +31,7 @@ fn policy_of(constants: DeviceConstants, is_direct: bool, is_one_shot_asked: boo
         slot_bytes: SLOT_BYTES,
         slice_bytes: None,
         is_direct,
+        threads: 1,
         one_shot_bytes: if is_direct { ONE_SHOT_BYTES } else { 0 },
         is_one_shot_asked,
         host_us: &host_us,
@@ -107,4 +108,36 @@ fn slices_are_equal_and_whole_lines_of_each_block() {
     let most = [1 << 16, 1 << 16];
     let huge = request(Collective::AllGather, u64::MAX / 2);
     assert_eq!(even_slice_bytes(&huge, 3, Carried::Host, most), 1 << 16);
+}
+
+#[test]
+fn as_many_threads_combine_as_the_link_needs_and_ranks_have() {
+    let helpers_max = |us_per_byte: f64, threads| {
+        let slots_us = |_, bytes| us_per_byte * bytes as f64;
+        let setting = Setting {
+            shape: Shape {
+                ranks: 4,
+                ranks_per_device: 1,
+                depth: 4,
+            },
+            constants: DeviceConstants::default(),
+            slot_bytes: SLOT_BYTES,
+            slice_bytes: None,
+            is_direct: true,
+            threads,
+            one_shot_bytes: 0,
+            is_one_shot_asked: false,
+            host_us: &|_, _| 1.0,
+            slots_us: &slots_us,
+        };
+        Policy::decide(&setting).helpers_max()
+    };
+    // The link takes 40 ps for a byte.
+    for (us_per_byte, threads, due) in [(1e-5, 8, 0), (7e-5, 8, 1), (7e-5, 1, 0), (1e-3, 8, 7)] {
+        assert_eq!(
+            helpers_max(us_per_byte, threads),
+            due,
+            "{us_per_byte} {threads}"
+        );
+    }
 }

@@ -181,6 +181,7 @@ fn a_panic_of_the_thread_releases_what_it_has_been_given() {
             let marks = lock(&lane.issuer).begin(rank.stream()).expect("events");
             let marks = marks.expect("no graph");
             let terms = Terms {
+                helpers_max: 0,
                 rank: 0,
                 world_size: 2,
                 slot_bytes,

@@ -10,7 +10,8 @@
 //! There is one task at a time. Threads claim its pieces one by one from a word that holds the
 //! task's number, the number of pieces and the next piece (`pool`). The task does not wait for a
 //! late helper. Helpers start with the first task, spin briefly after each task and then sleep, so
-//! an idle communicator uses no core. Helpers inherit the affinity of the first caller.
+//! an idle communicator uses no core. While slices of a call of devices are in flight, they stay
+//! awake for longer. Helpers inherit the affinity of the first caller.
 //!
 //! # Invariants
 //!
@@ -71,6 +72,8 @@ pub struct Parallel {
     call_bytes_min: u64,
     /// Whether steps of the current call may be divided.
     divides: bool,
+    /// The most helpers of a step of the current call.
+    invited_max: usize,
     pool: Option<HelperPool>,
 }
 
@@ -87,6 +90,7 @@ impl Parallel {
             helpers: helpers.min(HELPERS_MAX),
             call_bytes_min,
             divides: false,
+            invited_max: usize::MAX,
             pool: None,
         }
     }
@@ -96,9 +100,36 @@ impl Parallel {
         self.helpers > 0 && call_bytes as u64 >= self.call_bytes_min
     }
 
+    /// Returns the number of threads of a large step.
+    pub fn threads(&self) -> usize {
+        match self.call_bytes_min {
+            u64::MAX => 1,
+            _ => 1 + self.helpers,
+        }
+    }
+
     /// Starts a call of `call_bytes` bytes; the following steps belong to the call.
     pub fn begin_call(&mut self, call_bytes: usize) {
-        self.divides = self.divides(call_bytes);
+        (self.divides, self.invited_max) = (self.divides(call_bytes), usize::MAX);
+    }
+
+    /// Begins the steps of a call's slices, which follow each other as devices bring them: with
+    /// `helpers_max` helpers each, which stay awake until [`end_flight`](Parallel::end_flight).
+    pub fn begin_flight(&mut self, helpers_max: usize) {
+        self.invited_max = helpers_max;
+        let helps = self.divides && helpers_max > 0 && self.helpers > 0;
+        let count = self.helpers;
+        if helps {
+            let pool = self.pool.get_or_insert_with(|| HelperPool::start(count));
+            pool.set_in_flight(true);
+        }
+    }
+
+    /// Lets helpers sleep.
+    pub fn end_flight(&mut self) {
+        if let Some(pool) = &self.pool {
+            pool.set_in_flight(false);
+        }
     }
 
     /// Runs [`ReductionKernel::fold`], divided if the step is large.
@@ -181,7 +212,7 @@ impl Parallel {
         }
         let count = self.helpers;
         let under_way = RunningStep::begin();
-        let invited = invited(count, touched, under_way.others);
+        let invited = invited(count, touched, under_way.others).min(self.invited_max);
         (invited > 0).then(|| Party {
             pool: self.pool.get_or_insert_with(|| HelperPool::start(count)),
             invited,

@@ -27,6 +27,10 @@ pub(super) const PIECE_ALIGN_BYTES: usize = 4096;
 /// Number of polls before a helper sleeps: some 30 µs, the time between two steps of a call.
 const SPINS: u32 = 1000;
 
+/// Number of polls before a helper sleeps while slices are in flight, the later ones with a yield
+/// in between: some 2 ms, longer than a slice is on its way.
+const SPINS_IN_FLIGHT: u32 = 5000;
+
 /// Number of polls before the caller yields: a helper still at work may need this core.
 const SPINS_BEFORE_YIELD: u32 = 1000;
 
@@ -112,6 +116,8 @@ struct PoolState {
     /// Number of helpers that take part in the task: those with the lowest indices. A hint: a late
     /// helper may join the next task.
     invited: AtomicUsize,
+    /// Whether tasks follow each other as slices arrive. A hint.
+    is_in_flight: AtomicBool,
     /// Whether each helper sleeps or is about to.
     asleep: Vec<AtomicBool>,
     is_closed: AtomicBool,
@@ -157,6 +163,7 @@ impl HelperPool {
             }),
             outcome: Mutex::new(Ok(Ok(()))),
             invited: AtomicUsize::new(0),
+            is_in_flight: AtomicBool::new(false),
             asleep: (0..count).map(|_| AtomicBool::new(false)).collect(),
             is_closed: AtomicBool::new(false),
         });
@@ -180,6 +187,14 @@ impl HelperPool {
             threads,
             room: Room::default(),
         }
+    }
+
+    /// Sets whether tasks follow each other as slices arrive, so that helpers stay awake for
+    /// longer.
+    pub fn set_in_flight(&self, is_in_flight: bool) {
+        self.shared
+            .is_in_flight
+            .store(is_in_flight, Ordering::Relaxed);
     }
 
     /// Runs one task on regions of equally many elements, with `invited` helpers beside the calling
@@ -265,6 +280,9 @@ impl PoolState {
             } else if looks < SPINS {
                 looks += 1;
                 std::hint::spin_loop();
+            } else if looks < SPINS_IN_FLIGHT && self.is_in_flight.load(Ordering::Relaxed) {
+                looks += 1;
+                thread::yield_now();
             } else {
                 self.sleep(index);
                 looks = 0;

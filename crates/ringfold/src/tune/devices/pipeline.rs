@@ -293,6 +293,13 @@ impl Pipeline {
         }
     }
 
+    /// How many times as long as the busier link the host takes for a slice of `slice_bytes`.
+    pub fn host_over_link(&self, slice_bytes: u64) -> f64 {
+        let time_us = |stage: Stage| self.stages[stage as usize].at(slice_bytes as f64);
+        let link_us = time_us(Stage::LinkOut).max(time_us(Stage::LinkIn));
+        time_us(Stage::Host) / link_us.max(f64::MIN_POSITIVE)
+    }
+
     /// The time of a call of `bytes` bytes, cut into equal slices of at most `slice_bytes`, in
     /// microseconds.
     pub fn time_us(&self, bytes: u64, slice_bytes: u64) -> f64 {
