@@ -1,9 +1,10 @@
-//! Model checks of the shared-memory protocols: barriers, claims, doorbells, flags.
+//! Model checks of the shared-memory protocols: barriers, claims, doorbells, flags, and the words
+//! of lanes.
 //!
 //! The modules are the library's own files, compiled here with loom's atomics in place of the
 //! standard ones. Their tests run each model in every interleaving that the memory model allows, up
 //! to a number of preemptions. The models are a separate crate because `--cfg loom` would otherwise
-//! compile the whole library a second time for the sake of four files.
+//! compile the whole library a second time for the sake of five files.
 //!
 //! ```text
 //! LOOM_MAX_PREEMPTIONS=2 RUSTFLAGS="--cfg loom" cargo test --release -p ringfold-loom
@@ -14,6 +15,9 @@
 
 #[path = "../../ringfold/src/sync.rs"]
 mod sync;
+
+#[path = "../../ringfold/src/lane/word.rs"]
+mod word;
 
 #[path = "../../ringfold/src/transport/shm/barrier.rs"]
 mod barrier;

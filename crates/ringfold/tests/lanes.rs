@@ -21,7 +21,6 @@ use software::{alone, driver, fail, live};
 /// `CUDA_ERROR_LAUNCH_FAILED`, which the library reports and never handles.
 const REFUSED: i32 = 719;
 const RANKS: usize = 2;
-const SLOT_BYTES: usize = 4096;
 /// Timeout, longer than any call takes here.
 const LONG: Duration = Duration::from_secs(20);
 /// Number of elements for three slices; and, if each rank has a device, for a call that one kernel
@@ -35,7 +34,7 @@ const SHARED_COUNT: usize = 6000;
 /// are batched.
 fn open(communicator: Communicator, ordinal: usize) -> Result<Lane> {
     let config = LaneConfig {
-        slot_bytes: SLOT_BYTES,
+        slot_bytes: 4096,
         depth: if communicator.transport() == "shm" {
             4
         } else {
@@ -287,7 +286,7 @@ fn refused_calls_end_a_lane_whose_kernels_wait_for_each_other() {
 }
 
 /// Names of the driver functions that the issuing thread calls for an all-reduce.
-const ENQUEUING: [&CStr; 9] = [
+const ENQUEUING: [&CStr; 8] = [
     c"cuEventRecord",
     c"cuStreamWaitEvent",
     c"cuLaunchKernel",
@@ -296,7 +295,6 @@ const ENQUEUING: [&CStr; 9] = [
     c"cuMemcpyDtoDAsync_v2",
     c"cuStreamWriteValue32_v2",
     c"cuStreamWaitValue32_v2",
-    c"cuStreamBatchMemOp_v2",
 ];
 
 /// Makes small calls on this rank's own device; returns the number of calls of each driver function
@@ -332,48 +330,6 @@ fn small_calls(communicator: Communicator, all: &Barrier) -> [u64; ENQUEUING.len
 
 const SMALL_CALLS: u64 = 10;
 
-/// Returns the number of calls of the driver by which all ranks enqueue an all-reduce of `slices`
-/// slices whose sums are shared.
-fn calls_of_slices(communicator: Communicator, slices: usize, all: &Barrier) -> u64 {
-    let lane = open(communicator, 0).unwrap();
-    let bytes = slices * SLOT_BYTES;
-    let memory = lane.device().enter().unwrap().allocate(bytes).unwrap();
-    // SAFETY: the memory is freed when the lane is closed.
-    let buffer = DeviceBuffer::new(vec![unsafe { memory.region() }]);
-    all.wait();
-    let count = || ENQUEUING.map(software::calls).iter().sum::<u64>();
-    let before = count();
-    all.wait();
-    let stream = ProgramStream::DEFAULT;
-    let work = enqueue(&lane, Collective::AllReduce, &buffer, stream).unwrap();
-    assert!(work.wait_on_host(LONG).unwrap());
-    all.wait();
-    let after = count();
-    all.wait();
-    drop(work);
-    lane.close().unwrap();
-    // To free memory the driver waits for the streams of all ranks.
-    all.wait();
-    after - before
-}
-
-#[test]
-fn a_slice_takes_four_calls_of_the_driver() {
-    alone(&[("SOFTCUDA_LATENCY_US", "0")], || {
-        let of_slices = |slices| {
-            let all = Barrier::new(RANKS);
-            thread::scope(|scope| {
-                let ranks = sharing(RANKS).into_iter();
-                let ranks = ranks.map(|rank| scope.spawn(|| calls_of_slices(rank, slices, &all)));
-                let ranks: Vec<_> = ranks.collect();
-                let counts = ranks.into_iter().map(|rank| rank.join().unwrap());
-                counts.max().unwrap()
-            })
-        };
-        assert_eq!(of_slices(128) - of_slices(64), (4 * 64 * RANKS) as u64);
-    });
-}
-
 #[test]
 fn a_small_all_reduce_takes_four_calls_of_the_driver() {
     alone(&[("SOFTCUDA_DEVICES", "2")], || {
@@ -384,7 +340,7 @@ fn a_small_all_reduce_takes_four_calls_of_the_driver() {
             let ranks = ranks.map(|rank| scope.spawn(move || small_calls(rank, all)));
             let ranks: Vec<_> = ranks.collect();
             // Records of the fork and of the end, a wait for the fork, and the kernel.
-            let each = [2, 1, 1, 0, 0, 0, 0, 0, 0].map(|calls| calls * SMALL_CALLS * RANKS as u64);
+            let each = [2, 1, 1, 0, 0, 0, 0, 0].map(|calls| calls * SMALL_CALLS * RANKS as u64);
             for rank in ranks {
                 assert_eq!(rank.join().unwrap(), each);
             }

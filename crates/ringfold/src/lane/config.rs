@@ -17,10 +17,9 @@ pub struct LaneConfig {
     /// Slices that may be under way at the same time, a power of two. The staging memory has two
     /// slots for each.
     pub depth: u32,
-    /// Whether devices read the slots of all ranks in calls that only move data, so that no CPU
-    /// touches it. Takes effect where all ranks are on one host and share memory, streams wait for
-    /// words, and drivers compile kernels. A rank has one more set of slots then, and pins the
-    /// staging memory of all ranks.
+    /// Whether devices read the slots of all ranks, where CPUs combine in place. Takes effect where
+    /// all ranks are on one host and share memory, streams wait for words, and drivers compile
+    /// kernels. A rank has one more set of slots then, and pins the staging memory of all ranks.
     pub direct: bool,
     /// Whether one kernel of each device does small all-reduces. `None`: those that should be
     /// faster by the cost model, if a calibration has measured rank 0's device; `Some(true)`: all

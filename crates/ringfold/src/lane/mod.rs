@@ -7,9 +7,9 @@
 //! the device's link, the CPUs and the network work at the same time, and everything that host
 //! calls promise (algorithms, transports, exactness, errors) holds for devices, too.
 //!
-//! Where all ranks are on one host, calls that only move data are *direct*: the host's part of a
-//! slice is to compare the calls, and each device copies from the slots of all ranks. No CPU
-//! touches the data.
+//! Where all ranks are on one host, calls are *direct* ([`gate`]): each rank combines its share of
+//! a slice in the slots of all ranks ([`sum`]), and each device copies from there. No CPU touches
+//! data that only moves.
 //!
 //! Devices and CPUs meet in words in pinned memory ([`words`]), by stream memory operations: no
 //! callback, no event that a thread polls, and no thread that waits in the driver. [`program`] is
@@ -43,6 +43,7 @@ pub(crate) mod staging;
 pub(crate) mod sum;
 #[cfg(test)]
 mod tests;
+mod word;
 mod words;
 mod worker;
 
@@ -155,8 +156,8 @@ impl Lane {
         self.path
     }
 
-    /// Whether devices read the slots of all ranks in calls that only move data: the same on all
-    /// ranks. See [`LaneConfig::direct`].
+    /// Whether devices read the slots of all ranks: the same on all ranks. See
+    /// [`LaneConfig::direct`].
     pub fn is_direct(&self) -> bool {
         self.staging.is_direct()
     }
@@ -178,8 +179,8 @@ impl Lane {
         self.worker.fault()
     }
 
-    /// The progress of all ranks, counted in slices, as
-    /// [`Communicator::standing`](crate::Communicator::standing) reports that of calls.
+    /// The progress of all ranks, as [`Communicator::standing`](crate::Communicator::standing)
+    /// reports it, counted in calls of the host: one for a direct call, else one for each slice.
     pub fn standing(&self, timeout: Duration) -> Result<Vec<Option<Standing>>> {
         self.worker.communicator().standing(timeout)
     }

@@ -6,6 +6,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+pub use super::word::is_reached;
+use super::word::{height, height_after_slots, raise};
 use crate::memory::Region;
 
 /// What a word says; `n` is the number of a slice.
@@ -61,16 +63,19 @@ impl Words {
 
     /// What `word` holds.
     pub fn load(&self, word: Word) -> u32 {
-        // Partner: `store` of the CPU's words; a device writes its own behind a fence of the
-        // system.
-        self.atomic(word).load(Ordering::Acquire)
+        height(self.atomic(word))
+    }
+
+    /// Whether a rank has said that slots may hold anything, which a read of slots before this may
+    /// have found.
+    pub fn has_fault(&self) -> bool {
+        height_after_slots(self.atomic(Word::Fault)) != 0
     }
 
     /// Says that `word` has reached `value`: the CPU's words only.
     pub fn store(&self, word: Word, value: u32) {
         debug_assert!(!matches!(word, Word::Arrived | Word::Taken));
-        // Partners: the device's wait for the word, and `has_reached`, also that of a peer.
-        self.atomic(word).store(value, Ordering::Release);
+        raise(self.atomic(word), value);
     }
 
     fn atomic(&self, word: Word) -> &AtomicU32 {
@@ -93,23 +98,10 @@ pub fn load_flag(place: Region) -> u64 {
     flag.load(Ordering::Acquire)
 }
 
-/// Whether a word that holds `current` has reached `value`, in a circle.
-pub fn is_reached(current: u32, value: u32) -> bool {
-    current.wrapping_sub(value).cast_signed() >= 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::memory::Owned;
-
-    #[test]
-    fn numbers_go_round_in_a_circle() {
-        assert!(is_reached(5, 5) && is_reached(6, 5) && !is_reached(4, 5));
-        assert!(is_reached(2, u32::MAX) && !is_reached(u32::MAX, 2));
-        // At the beginning, as many slots are free as there are.
-        assert!(is_reached(0, 0u32.wrapping_sub(3)));
-    }
 
     #[test]
     fn words_lie_apart() {

@@ -43,7 +43,7 @@ pub struct Devices {
     pub slice_bytes: Option<u64>,
     /// Slices that may be under way at the same time: a power of two.
     pub depth: u32,
-    /// Whether devices of one host read the slots of all ranks, in calls that only move data.
+    /// Whether devices of one host read the slots of all ranks, where CPUs combine in place.
     pub direct: bool,
     /// Whether one kernel of each device does small all-reduces, as in the product: where calls are
     /// direct, and each rank has a device. `None`: those that should be faster by the cost model.

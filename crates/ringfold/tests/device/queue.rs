@@ -11,7 +11,8 @@ use super::{Lane, SLICE_BYTES, held, store, until};
 
 /// Number of slices, each with three operations in both of a lane's queues, which hold 1024.
 const SLICES: usize = 1000;
-/// Number of stream waits that fit in the two queues beside the other operations.
+/// Number of waits, each with the word of the slice before, that fit in the two queues beside the
+/// other operations.
 const WAITS: u64 = 300;
 
 #[test]
@@ -25,7 +26,7 @@ fn a_call_that_fills_the_queues_holds_its_caller_and_is_carried_out() {
         };
         let lane = ringfold::Lane::new(communicator, driver().unwrap(), 0, config).unwrap();
         let (_memory, request, program) = held(&gate, SLICES);
-        let (before, has_returned) = (calls(c"cuStreamWaitValue32_v2"), AtomicBool::new(false));
+        let (before, has_returned) = (calls(c"cuStreamBatchMemOp_v2"), AtomicBool::new(false));
         let work = thread::scope(|scope| {
             let caller = scope.spawn(|| {
                 // SAFETY: the memory lives until the call is done, and nothing else accesses it.
@@ -34,7 +35,7 @@ fn a_call_that_fills_the_queues_holds_its_caller_and_is_carried_out() {
                 has_returned.store(true, Ordering::Relaxed);
                 work
             });
-            until(|| Ok(calls(c"cuStreamWaitValue32_v2") >= before + WAITS)).unwrap();
+            until(|| Ok(calls(c"cuStreamBatchMemOp_v2") >= before + WAITS)).unwrap();
             assert!(
                 !has_returned.load(Ordering::Relaxed),
                 "the whole call fits in the queues"
