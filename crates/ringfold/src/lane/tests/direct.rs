@@ -7,6 +7,7 @@ use super::job::{BUFFER_BYTES, Job, Rank, WATCHDOG, region};
 use crate::communicator::{Counts, Target};
 use crate::device::{DeviceMemory, PinnedRegion};
 use crate::lane::staging::Bank;
+use crate::lane::words::Word;
 use crate::lane::{DeviceBuffer, DeviceRequest, DeviceWork, LaneConfig};
 use crate::types::{Collective, DType};
 use crate::wait::wait_until;
@@ -228,4 +229,50 @@ fn ranks_without_a_part_in_a_message_find_the_same_slots() {
             assert_eq!(rank.download(&memory, 0..COUNT * 4), content(0, 0));
         }
     });
+}
+
+/// Of sums that ranks share, whichever has come how far.
+#[test]
+fn an_abort_at_any_slice_leaves_right_elements_and_ones() {
+    const RANKS: usize = 3;
+    const SLICES: u32 = 8;
+    const ELEMENTS: usize = SLICES as usize * 4096 / 4;
+    for combined in 0..=2 * SLICES {
+        let victim = combined as usize % RANKS;
+        Job::new(RANKS, CONFIG).sharing(TIMEOUT).run(|rank| {
+            let lane = &rank.lane;
+            let calls = [0, 1].map(|call| {
+                let value = (1 + lane.rank() + 10 * call) as f32;
+                let input = rank.upload(&value.to_ne_bytes().repeat(ELEMENTS));
+                let output = rank.upload(&vec![0; ELEMENTS * 4]);
+                let buffer = |memory| DeviceBuffer::new(vec![region(memory, 0..ELEMENTS * 4)]);
+                let counts = Counts::Even(ELEMENTS as u64);
+                let (dtype, all_reduce) = (DType::F32, Collective::AllReduce);
+                let [from, into] = [buffer(&input), buffer(&output)];
+                let request = DeviceRequest::new(all_reduce, dtype, counts, from, into);
+                // SAFETY: the memory lives until the job is over.
+                let made = unsafe { lane.enqueue(request, rank.stream()) };
+                (made, output)
+            });
+            if lane.rank() == victim {
+                let words = lane.staging.words(Bank::Direct);
+                let has_come = || words.has_reached(Word::Combined, combined);
+                assert!(wait_until(has_come, WATCHDOG));
+                lane.abort("the test");
+            }
+            for (call, (made, output)) in calls.iter().enumerate() {
+                // The abort may have come before the call.
+                let Ok(work) = made else { continue };
+                let _ = work.join(rank.stream());
+                let found = rank.download(output, 0..ELEMENTS * 4);
+                let due = (6 + 30 * call) as f32;
+                let is_right = |bytes: &[u8]| bytes == due.to_ne_bytes() || bytes == [0xff; 4];
+                assert!(
+                    found.chunks(4).all(is_right),
+                    "call {call}, {combined} combined"
+                );
+                assert!(wait_until(|| work.is_done(), WATCHDOG));
+            }
+        });
+    }
 }
