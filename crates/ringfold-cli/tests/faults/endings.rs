@@ -201,7 +201,7 @@ fn a_communicator_without_the_killed_rank_goes_on() {
             println!("rank {victim}, {transport}");
             let calls = Script {
                 in_halves: true,
-                iterations: 200,
+                iterations: 400,
                 pause_us: 5000,
                 ..script("all_reduce", 4096)
             };
@@ -213,7 +213,7 @@ fn a_communicator_without_the_killed_rank_goes_on() {
                 endings.partition(|(rank, _)| rank % 2 == victim % 2);
             // The victim's number in its half.
             assert_all_blame(&blaming, "PeerFailed", victim / 2);
-            assert_all_good(&good, 200);
+            assert_all_good(&good, 400);
         }
     }
 }

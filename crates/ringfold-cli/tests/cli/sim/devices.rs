@@ -25,7 +25,7 @@ fn data_on_devices_comes_within_12_percent_of_the_copies_alone() {
         let picture = std::fs::read_to_string(&gantt).unwrap();
         assert!(picture.contains("bring") && picture.contains("take"));
     }
-    let done = sim(&format!("{file} -b 4M --set timeout=10us"));
+    let done = sim(&format!("{file} -b 4M --set timeout=100ns"));
     assert!(!done.stdout.contains("of limit"), "{}", done.stdout);
     let done = sim(&format!("{file} -b 4M"));
     assert!(done.stdout.contains("of limit"), "{}", done.stdout);
