@@ -14,8 +14,10 @@ OF_LIMIT_FROM = 64 * MIB
 TIMES_GLOO_MIN = 3.0
 TIMES_GLOO_FROM = MIB
 MATMUL_MIN = 97.0
-RETURN_US_MAX = 400.0
-LANE_MAX = 5.0
+RETURN_US_MAX = 200.0
+LANE_MAX = 3.0
+SHORT_US_MAX = 30.0
+HELPERS = range(4)
 
 
 def sweep(ranks: int) -> Step:
@@ -29,21 +31,45 @@ def sweep(ranks: int) -> Step:
             # gloo does not serve the test device.
             if bench.setup.no_torch is None and not bench.setup.soft:
                 gloo_rows += bench.torch(ranks, "gloo", "first=4K", "last=256M", "times=10")
-        judge_limit(bench, ranks, perf_rows)
+        judge_limit(bench, f"{ranks} ranks", perf_rows)
+        judge_short(bench, f"{ranks} ranks", perf_rows)
         judge_gloo(bench, ranks, perf_rows, gloo_rows)
 
-    return Step(f"sweep-{ranks}", 220, measure)
+    return Step(f"sweep-{ranks}", 160, measure)
 
 
-def perf(bench: Bench, ranks: int, turn: int) -> list[Row]:
-    """The rows of one run of the command, in place."""
-    sizes = ("-b", "4K", "-e", bench.setup.of("256M", "256K"), "-f", 4)
+def threads(ranks: int) -> Step:
+    """All-reduces of ranks that are threads, which share a context, one by one and in a row."""
+
+    def measure(bench: Bench) -> None:
+        one_by_one = perf(bench, ranks, 0, "--threads")
+        judge_limit(bench, f"{ranks} threads", one_by_one)
+        judge_short(bench, f"{ranks} threads", one_by_one)
+        in_a_row = perf(bench, ranks, 0, "--threads", "-z", 0)
+        judge_limit(bench, f"{ranks} threads in a row", in_a_row)
+
+    return Step(f"threads-{ranks}", 60, measure)
+
+
+def helpers(bench: Bench) -> None:
+    """How many threads a rank needs for slices of 64 MiB: rows, no criterion."""
+    for count in HELPERS:
+        perf(bench, 2, 0, "-b", bench.setup.of("64M", "256K"), RINGFOLD_HELPERS=str(count))
+
+
+def perf(bench: Bench, ranks: int, turn: int, *more: object, **variables: str) -> list[Row]:
+    """The rows of one run of the command, in place; `more` overrules sizes."""
+    sizes = ("-e", bench.setup.of("256M", "256K"), "-f", 4)
+    first = () if "-b" in more else ("-b", "4K")
     on = ("--device", bench.setup.devices, "--ranks", ranks)
-    output = bench.output([bench.setup.command, "perf", *on, *sizes, "--csv", "-"])
+    command = [bench.setup.command, "perf", *on, *first, *sizes, *more, "--csv", "-"]
+    output = bench.output(command, variables)
+    how = "_".join(str(word) for word in (*more, *variables.values()))
     rows = []
     for line in csv.DictReader(output.splitlines()):
         if line["in_place"] == "true":
             setting = f"bytes={line['bytes']} ranks={ranks} turn={turn}"
+            setting += f" how={how}" if how else ""
             named = (
                 ("time", "median_us", "us"),
                 ("limit", "limit_us", "us"),
@@ -78,16 +104,26 @@ def worst(values: dict[int, float], where: Callable[[int], bool]) -> tuple[int, 
     return min(chosen, key=lambda each: each[1], default=None)
 
 
-def judge_limit(bench: Bench, ranks: int, rows: Sequence[Row]) -> None:
+def judge_limit(bench: Bench, which: str, rows: Sequence[Row]) -> None:
     shares = medians(rows, "ringfold of limit")
     found = worst(shares, lambda size: size >= OF_LIMIT_FROM or bench.setup.soft)
     assert found is not None, "no size was measured"
     size, share = found
     bench.judge_time(
-        f"of limit, {ranks} ranks",
+        f"of limit, {which}",
         share >= OF_LIMIT_MIN,
         f"{share:.1f} % at {size // KIB} KiB",
         f">= {OF_LIMIT_MIN:.0f} % from 64 MiB",
+    )
+
+
+def judge_short(bench: Bench, which: str, rows: Sequence[Row]) -> None:
+    size, taken = min(medians(rows, "ringfold time").items())
+    bench.judge_time(
+        f"{size // KIB} KiB, {which}",
+        taken <= SHORT_US_MAX,
+        f"{taken:.0f} us",
+        f"<= {SHORT_US_MAX:.0f} us",
     )
 
 
@@ -130,8 +166,11 @@ def lane(bench: Bench) -> None:
 
 STEPS = [
     sweep(2),
+    threads(2),
     Step("beside", 60, beside),
     Step("returns", 45, returns),
     Step("lane", 45, lane),
+    threads(4),
     sweep(4),
+    Step("helpers", 40, helpers),
 ]

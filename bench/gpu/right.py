@@ -24,7 +24,7 @@ WRONG = "wrong"
 SANITIZER = "compute-sanitizer"
 # What it ends with where it finds an error.
 SANITIZER_STATUS = 9
-DRAIN_MS_MAX = 50.0
+DRAIN_MS_MAX = 15.0
 KILLED_RANKS = 4
 LOOK_S = 0.005
 

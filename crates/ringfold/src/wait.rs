@@ -144,7 +144,7 @@ impl Waiter {
 
 /// What a thread waits for that wakes no thread: words that a device writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Words {
+pub enum WordWait {
     /// Of a call whose first data has not arrived.
     Lull,
     /// Of data that is under way.
@@ -178,12 +178,12 @@ pub struct Looks {
 
 impl Looks {
     /// The first look.
-    pub fn begin(words: Words) -> Looks {
+    pub fn begin(words: WordWait) -> Looks {
         Looks {
             begin: Instant::now(),
             without_nap: match words {
-                Words::Lull => LULL,
-                Words::Flight => FLIGHT,
+                WordWait::Lull => LULL,
+                WordWait::Flight => FLIGHT,
             },
         }
     }
@@ -206,7 +206,7 @@ impl Looks {
 
 /// Looks at `condition` until it holds or `timeout` has passed; whether it holds.
 pub fn wait_until(mut condition: impl FnMut() -> bool, timeout: Duration) -> bool {
-    let looks = Looks::begin(Words::Lull);
+    let looks = Looks::begin(WordWait::Lull);
     while !condition() {
         if looks.begin.elapsed() >= timeout {
             return false;

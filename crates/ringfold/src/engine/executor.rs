@@ -15,7 +15,7 @@ use super::lateness::Lateness;
 use super::operation::PreparedOperation;
 use crate::memory::Registry;
 use crate::transport::{Ticket, Time};
-use crate::wait::Words;
+use crate::wait::WordWait;
 
 /// The progress of a collective call; the defaults suit an executor that posts no work.
 pub trait Executor {
@@ -59,13 +59,18 @@ pub trait Executor {
         None
     }
 
+    /// Whether this rank is in the call as far as its peers are concerned.
+    fn has_begun(&self) -> bool {
+        true
+    }
+
     /// Whether the call's deadline counts now.
     fn is_timed(&self, _operation: &PreparedOperation, _context: &Context) -> bool {
         true
     }
 
     /// Returns how the call waits if it waits for words of devices, which wake no thread.
-    fn words(&self) -> Option<Words> {
+    fn words(&self) -> Option<WordWait> {
         None
     }
 

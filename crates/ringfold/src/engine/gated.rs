@@ -14,7 +14,7 @@ use super::executor::Executor;
 use super::operation::PreparedOperation;
 use crate::error::Result;
 use crate::transport::Wake;
-use crate::wait::Words;
+use crate::wait::WordWait;
 
 /// The phase in which a rank's first slice stands in its slot.
 const BEGUN: u8 = 1;
@@ -43,7 +43,7 @@ impl Gated {
     ) -> Result<bool> {
         let gate = operation.gate();
         gate.reuse();
-        let mut progressed = self.meet(operation, context)?;
+        let mut progressed = self.compare(operation, context)?;
         if !self.is_compared {
             return Ok(progressed);
         }
@@ -71,7 +71,7 @@ impl Gated {
     }
 
     /// Announces the call once its first slice is published, and compares it with the peers' calls.
-    fn meet(&mut self, operation: &PreparedOperation, context: &mut Context) -> Result<bool> {
+    fn compare(&mut self, operation: &PreparedOperation, context: &mut Context) -> Result<bool> {
         let (gate, call) = (operation.gate(), &operation.call);
         let generation = operation.first_generation;
         let windows = windows(&mut context.windows)?;
@@ -143,6 +143,10 @@ impl Executor for Gated {
         }
     }
 
+    fn has_begun(&self) -> bool {
+        self.is_announced
+    }
+
     /// The data of the first slice may arrive as late as the program likes; a slot that other
     /// ranks' devices have still to read may not.
     fn is_timed(&self, operation: &PreparedOperation, context: &Context) -> bool {
@@ -156,12 +160,12 @@ impl Executor for Gated {
         self.is_announced || is_held()
     }
 
-    fn words(&self) -> Option<Words> {
+    fn words(&self) -> Option<WordWait> {
         match (self.is_announced, self.is_compared) {
-            (false, _) => Some(Words::Lull),
+            (false, _) => Some(WordWait::Lull),
             // A peer's announcement wakes this rank.
             (true, false) => None,
-            (true, true) => Some(Words::Flight),
+            (true, true) => Some(WordWait::Flight),
         }
     }
 }

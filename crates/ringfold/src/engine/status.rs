@@ -7,7 +7,7 @@ use super::running::Running;
 use crate::call::{Call, Qualifier};
 use crate::error::{Result, Site};
 use crate::transport::{Header, StreamId, Time, Transport, earlier_mismatch, mismatch};
-use crate::wait::Words;
+use crate::wait::WordWait;
 
 impl Engine {
     /// Returns the running collective.
@@ -37,8 +37,17 @@ impl Engine {
         self.progress_of_front().and_then(Executor::next_timer)
     }
 
+    /// Returns the number of the last collective that this rank is in: that of the last submitted
+    /// one, unless a call of devices waits for its data.
+    pub fn collectives_begun(&self) -> u64 {
+        match self.progress_of_front() {
+            Some(front) if !front.has_begun() => self.collectives_finished(),
+            _ => self.sequence(),
+        }
+    }
+
     /// Returns how the running call waits if it waits for words of devices.
-    pub fn words(&self) -> Option<Words> {
+    pub fn words(&self) -> Option<WordWait> {
         self.progress_of_front().and_then(Executor::words)
     }
 
@@ -114,11 +123,11 @@ impl Engine {
         }
     }
 
-    /// Describes the progress of the running job, if one runs.
+    /// Describes the progress of the running job, if this rank is in one.
     pub fn running_site(&mut self) -> Option<Site> {
         match self.front_mut() {
-            Some((front, context)) => Some(front.site(context)),
-            None => self.mailbox.running_site(),
+            Some((front, context)) if front.progress().has_begun() => Some(front.site(context)),
+            _ => self.mailbox.running_site(),
         }
     }
 

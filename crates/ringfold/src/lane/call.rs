@@ -371,11 +371,6 @@ impl LaneCall {
         }
     }
 
-    /// Whether elements are combined in slots.
-    pub fn sums(&self) -> bool {
-        self.parts().any(|part| part.sum.is_some())
-    }
-
     /// Whether each rank combines by itself what it gets.
     pub fn sums_alone(&self) -> bool {
         self.parts().any(|part| part.cut.sums_alone())
@@ -406,13 +401,14 @@ impl LaneCall {
         Ok(())
     }
 
-    /// The bytes of its input or of its output, whichever is longer.
-    pub fn bytes(&self) -> usize {
-        if let Body::OneShot(call) = &self.body {
-            return call.bytes();
-        }
+    /// The bytes of the input or of the output, whichever is longer, of one of the calls that are
+    /// made together.
+    pub fn bytes(&self, index: usize) -> usize {
         let longer = |part: &CallPart| part.input.bytes().max(part.output.bytes());
-        self.parts().map(longer).sum()
+        match &self.body {
+            Body::OneShot(call) => call.bytes(),
+            Body::Parts(group) => group.parts.get(index).map_or(0, longer),
+        }
     }
 
     /// Whether all ranks have as many slices.

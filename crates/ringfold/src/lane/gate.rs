@@ -85,8 +85,9 @@ impl DirectSlots {
 pub struct CallGate {
     slots: Arc<DirectSlots>,
     call: Arc<LaneCall>,
-    /// Whether the call's slices go through this gate; else it only compares one of several calls
-    /// that are made together.
+    /// Which of the calls that are made together this is.
+    index: usize,
+    /// Whether the slices of all of them go through this gate; else it only compares its own call.
     has_slices: bool,
 }
 
@@ -98,6 +99,7 @@ impl CallGate {
             Arc::new(CallGate {
                 slots: slots.clone(),
                 call: call.clone(),
+                index,
                 has_slices: index + 1 == count,
             })
         };
@@ -121,7 +123,7 @@ impl Gate for CallGate {
     }
 
     fn bytes(&self) -> usize {
-        self.call.bytes()
+        self.call.bytes(self.index)
     }
 
     fn helpers_max(&self) -> usize {
@@ -146,24 +148,17 @@ impl Gate for CallGate {
 
     fn reduce(&self, slice: u32, parallel: &mut Parallel) -> Result<bool> {
         let (call, staging) = (&self.call, &self.slots.staging);
-        if !call.sums() {
-            return Ok(true);
-        }
         let number = call.number(slice);
         let slot = |rank| {
             let place = staging.of_rank(rank).expect("a rank that is reached");
             place.slot(Bank::Direct, number).region()
         };
         call.combine(slice, staging.sum(number).region(), slot, parallel)?;
-        if call.sums_alone() {
-            // What was read before is right if no fault is seen now.
-            return Ok(!staging.words(Bank::Host).has_fault());
-        }
-        if call.shares_sums() {
-            let due = number.wrapping_add(1);
-            self.slots.words().store(Word::Combined, due);
-        }
-        Ok(true)
+        // Also without sums: a word must not fall half a circle behind.
+        let due = number.wrapping_add(1);
+        self.slots.words().store(Word::Combined, due);
+        // What was read before is right if no fault is seen now.
+        Ok(!call.sums_alone() || !staging.words(Bank::Host).has_fault())
     }
 
     fn is_reduced(&self, rank: usize, slice: u32) -> bool {

@@ -16,6 +16,10 @@ use super::words::Word;
 use crate::device::{Current, Device, ProgramStream, Stream};
 use crate::error::Result;
 
+/// The most calls of one kernel in a row, which bring nothing: the word of what has arrived must
+/// not fall half a circle behind.
+const ONE_SHOTS_MAX: u32 = 1 << 30;
+
 /// What the thread uses that makes a call.
 #[derive(Debug)]
 pub struct Issuer {
@@ -28,6 +32,8 @@ pub struct Issuer {
     pub(super) one_shot: Option<OneShot>,
     /// The number of the next call's first slice, in each bank.
     pub next: [u32; BANKS],
+    /// The number behind the last direct slice that is brought.
+    brought: u32,
     /// Slices below these numbers are taken by what is enqueued, by bank.
     takes: [u32; BANKS],
 }
@@ -49,6 +55,7 @@ impl Issuer {
             guard,
             one_shot,
             next: [0; BANKS],
+            brought: 0,
             takes: [0; BANKS],
         }
     }
@@ -72,7 +79,9 @@ impl Issuer {
             return Ok(None);
         };
         let on_host = request.on_host();
-        if !self.policy.is_one_shot(&on_host) || !one_shot.fits(request) {
+        let in_a_row = self.next[Bank::Direct as usize].wrapping_sub(self.brought);
+        let is_due = self.policy.is_one_shot(&on_host) && in_a_row < ONE_SHOTS_MAX;
+        if !is_due || !one_shot.fits(request) {
             return Ok(None);
         }
         self.policy.log(&on_host, Carried::OneShot);
@@ -83,6 +92,9 @@ impl Issuer {
     /// Notes that `call` has been made.
     pub fn begin_call(&mut self, call: &LaneCall) {
         self.next[call.bank as usize] = call.end();
+        if call.carried() == Carried::Direct && call.slices > 0 {
+            self.brought = call.end();
+        }
         if let (Some(one_shot), Some(made)) = (&mut self.one_shot, call.one_shot()) {
             one_shot.begin(made);
         }

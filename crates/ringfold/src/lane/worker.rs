@@ -36,7 +36,7 @@ use crate::memory::{Owned, Region};
 use crate::sync::lock;
 use crate::threads;
 use crate::types::{Collective, DType, Op};
-use crate::wait::{Looks, Words, wait_until};
+use crate::wait::{Looks, WordWait, wait_until};
 
 /// The most calls of one kernel that wait for the thread: what is given beyond that waits. Devices
 /// do not wait for it, so it could fall behind without an end.
@@ -317,9 +317,9 @@ impl Worker {
             Ok(path.has_arrived(call, slice)? && path.is_place_free(call, slice)?)
         };
         let words = if slice > 0 {
-            Words::Flight
+            WordWait::Flight
         } else {
-            Words::Lull
+            WordWait::Lull
         };
         let looks = Looks::begin(words);
         while !is_ready(path).map_err(|error| self.refusal(&error))? {

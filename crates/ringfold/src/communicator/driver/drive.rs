@@ -12,7 +12,7 @@ use crate::engine::lateness::UNTIMED_ATTEMPTS;
 use crate::engine::{Finished, JobId};
 use crate::error::Result;
 use crate::transport::Time;
-use crate::wait::{BLOCK_MAX, Looks, Pause, Words};
+use crate::wait::{BLOCK_MAX, Looks, Pause, WordWait};
 
 /// The condition that ends a thread's driving.
 pub(super) enum Until<'a> {
@@ -250,7 +250,7 @@ impl EngineDriver {
     fn look(
         &self,
         state: &mut DriverState,
-        words: Words,
+        words: WordWait,
         now: &mut Time,
         pace: &mut Pace,
     ) -> Result<bool> {
@@ -347,12 +347,14 @@ impl EngineDriver {
     pub(super) fn note(&self, state: &DriverState) {
         let engine = &state.engine;
         let progress = self.watch.progress();
-        progress.note(engine.collectives_finished(), engine.sequence());
+        progress.note(engine.collectives_finished(), engine.collectives_begun());
     }
 
     /// Writes this rank's wait to its status. After a while, also claims its position and looks for
     /// messages of other calls.
     fn describe(&self, state: &mut DriverState) -> Result<()> {
+        // A call of devices may have begun since.
+        self.note(state);
         if let Some(site) = state.engine.running_site() {
             let text = format!("{}, {}", site.call, site.phase);
             if let Some(recorder) = &state.recorder {

@@ -220,7 +220,7 @@ fn deadlines_count_from_the_first_slice_and_name_the_rank_that_is_late() {
         submit(engine, rank, &all, 1000);
         engine.progress(Time(0)).expect("no fault");
         check(engine).expect("its data is not there");
-        assert_eq!(engine.words(), Some(Words::Lull));
+        assert_eq!(engine.words(), Some(WordWait::Lull));
     }
     let waits_for = |engine: &mut Engine, late: &[usize]| {
         engine.progress(Time(0)).expect("no fault");
@@ -243,7 +243,7 @@ fn deadlines_count_from_the_first_slice_and_name_the_rank_that_is_late() {
     }
     assert!(all.all(|rank| rank.reduced == 1));
     waits_for(&mut engines[0], &[2]);
-    assert_eq!(engines[0].words(), Some(Words::Flight));
+    assert_eq!(engines[0].words(), Some(WordWait::Flight));
     // Its own device is late, and nobody holds its slot.
     waits_for(&mut engines[2], &[2]);
 }

@@ -112,6 +112,10 @@ fn a_slot_is_filled_again_when_all_ranks_have_read_it() {
             work.join(rank.stream()).expect("no fault");
             assert!(is_right(rank, output, call, false), "call {call}");
         }
+        // No word falls behind, where it would seem to be ahead after half a circle.
+        let words = rank.lane.staging.words(Bank::Direct);
+        let has_come = |word| words.has_reached(word, CALLS as u32);
+        assert!([Word::Arrived, Word::Combined, Word::Released].map(has_come) == [true; 3]);
     });
 }
 
