@@ -13,7 +13,8 @@ pub trait Gate: fmt::Debug + Send + Sync {
     /// Returns the number of slices.
     fn slices(&self) -> u32;
 
-    /// Returns the bytes of the call's input or of its output, whichever is longer.
+    /// Returns the bytes of the call's input or of its output, whichever is longer; of several
+    /// calls whose slices go through this gate, those of the longest.
     fn bytes(&self) -> usize;
 
     /// Whether this rank's device has published the first slice, if there is one.

@@ -147,17 +147,12 @@ impl Executor for Gated {
         self.is_announced
     }
 
-    /// The data of the first slice may arrive as late as the program likes; a slot that other
-    /// ranks' devices have still to read may not.
+    /// The data of the first slice may arrive as late as the program likes; what other ranks hold
+    /// up before or after that may not.
     fn is_timed(&self, operation: &PreparedOperation, context: &Context) -> bool {
-        let is_held = || {
-            operation
-                .gate()
-                .readers(0)
-                .iter()
-                .any(|rank| *rank != context.rank)
-        };
-        self.is_announced || is_held()
+        let gate = operation.gate();
+        let is_other = |rank: &usize| *rank != context.rank;
+        self.is_announced || gate.has_begun() || gate.readers(0).iter().any(is_other)
     }
 
     fn words(&self) -> Option<WordWait> {

@@ -123,7 +123,11 @@ impl Gate for CallGate {
     }
 
     fn bytes(&self) -> usize {
-        self.call.bytes(self.index)
+        match self.has_slices {
+            true => (0..=self.index).map(|index| self.call.bytes(index)).max(),
+            false => Some(self.call.bytes(self.index)),
+        }
+        .unwrap_or(0)
     }
 
     fn helpers_max(&self) -> usize {

@@ -489,7 +489,7 @@ impl DeviceWork {
     /// Blocks until it is done on the device, at most for `timeout`; whether it is.
     pub fn wait_on_host(&self, timeout: Duration) -> Result<bool> {
         let is_done = wait_until(|| self.is_done(), timeout);
-        match self.worker.fault() {
+        match self.worker.fault_after(&self.staging) {
             Some(fault) => Err(fault),
             None => Ok(is_done),
         }

@@ -29,7 +29,7 @@ use std::time::Duration;
 use super::call::LaneCall;
 use super::gate::{CallGate, DirectSlots};
 use super::path::Path;
-use super::staging::{BANKS, Bank};
+use super::staging::{BANKS, Bank, Staging};
 use crate::communicator::{Communicator, Counts, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Region};
@@ -45,6 +45,9 @@ const WAITING_CALLS_MAX: usize = 4096;
 /// How long the results' places that a device still reads hold back the release of slices: after
 /// that the device has a fault of its own, or its program does not let it go on.
 const RELEASE_WAIT: Duration = Duration::from_secs(5);
+
+/// How long the verdict of a fault may take that a peer has told this rank's device of.
+const VERDICT_WAIT: Duration = Duration::from_secs(5);
 
 /// What the thread has been given, and what became of it.
 #[derive(Debug, Default)]
@@ -120,6 +123,15 @@ impl Worker {
     pub fn fault(&self) -> Option<Error> {
         let own = lock(&self.state).fault.clone();
         own.or_else(|| self.communicator.fault())
+    }
+
+    /// The same behind what a device has done. A peer with a fault says so to the device first,
+    /// which may have filled results by then; its verdict is waited for.
+    pub fn fault_after(&self, staging: &Staging) -> Option<Error> {
+        if staging.words(Bank::Host).has_fault() {
+            wait_until(|| self.fault().is_some(), VERDICT_WAIT);
+        }
+        self.fault()
     }
 
     /// Ends the lane on all ranks, by `error` if nothing else has; gives what has.

@@ -207,6 +207,34 @@ fn a_rank_in_another_call_is_a_mismatch_before_anything_is_reduced() {
     assert!(all.all(|rank| rank.reduced == 0));
 }
 
+/// A peer that has not ended a call of many slices holds up the next, although all data is there.
+#[test]
+fn a_rank_that_may_not_announce_its_call_has_a_deadline() {
+    let (all, mut engines) = (ranks(2, 8, 8), engines(2));
+    for (rank, engine) in engines.iter_mut().enumerate() {
+        submit(engine, rank, &all, 1000);
+        while all.step_device(rank) {}
+    }
+    // Rank 1 combines all and stops before it ends the call.
+    for turn in [1, 0, 1, 0, 1, 0] {
+        if turn == 0 || !all.all(|rank| rank.reduced == 8) {
+            engines[turn].progress(Time(0)).expect("no fault");
+        }
+    }
+    assert!(
+        engines[0].take_finished().is_some(),
+        "it needs no more of rank 1"
+    );
+    let next = ranks(2, 1, 8);
+    while next.step_device(0) {}
+    submit(&mut engines[0], 0, &next, 7);
+    engines[0].progress(Time(0)).expect("no fault");
+    let late = Time(TIMEOUT.as_nanos() * 1000 + 1);
+    let checked = [Time(0), late].map(|now| engines[0].check_deadlines(now));
+    let error = checked[1].as_ref().expect_err("rank 1 is late");
+    assert_eq!(error.class(), "Timeout", "{error}");
+}
+
 /// What the program does before the call has no deadline; then each wait names who is late.
 #[test]
 fn deadlines_count_from_the_first_slice_and_name_the_rank_that_is_late() {
