@@ -145,9 +145,9 @@ impl Waiter {
 /// What a thread waits for that wakes no thread: words that a device writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WordWait {
-    /// Of a call whose first data has not arrived.
+    /// The words before the first data of a call has arrived.
     Lull,
-    /// Of data that is under way.
+    /// The words of data that is under way.
     Flight,
 }
 
@@ -155,7 +155,7 @@ pub enum WordWait {
 /// share a core where the device is software.
 const WITHOUT_PAUSE: Duration = Duration::from_micros(4);
 
-/// How long a thread goes on looking without a nap: for data that is under way, ...
+/// The longest look without a nap, for data that is under way, ...
 const FLIGHT: Duration = Duration::from_millis(2);
 
 /// ... and for anything else, such as a call's first slice: calls often follow each other.

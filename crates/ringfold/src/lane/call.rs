@@ -351,8 +351,7 @@ impl LaneCall {
         transfers
     }
 
-    /// The calls that ranks compare before they read each other's slots, each with the bytes of
-    /// its slices.
+    /// The calls that ranks compare before they read each other's slots.
     pub fn compared(&self) -> Vec<Request> {
         match &self.body {
             Body::OneShot(call) => vec![call.request.on_host()],

@@ -18,7 +18,7 @@ use crate::types::{DType, Op};
 #[derive(Clone, Copy, Debug)]
 pub struct Sum {
     kernel: ReductionKernel,
-    /// By which results are scaled.
+    /// The factor of results.
     factor: Option<Factor>,
     world_size: usize,
 }

@@ -212,8 +212,8 @@ pub(super) fn staged_jobs(
 ) -> Result<VecDeque<Job>> {
     if scenario.bank() == Bank::Direct {
         let way = choice(&barrier(scenario))?;
-        let meetings = staged.requests(scenario.ranks).map(|(request, _)| request);
-        return meetings
+        let requests = staged.requests(scenario.ranks).map(|(request, _)| request);
+        return requests
             .map(|request| checked_job(scenario, &way, rank, &request))
             .collect();
     }

@@ -98,7 +98,7 @@ type Ordered = (Step, Need);
 /// How words are enqueued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Words {
-    /// By a call of the driver each.
+    /// Words apart, each by a driver call.
     Apart,
     /// Each with the stream's next wait, if there is one.
     Batched,

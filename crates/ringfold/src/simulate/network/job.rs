@@ -44,7 +44,7 @@ pub(in crate::simulate) enum Then {
     Fold(u32, Receive),
     /// The engine is notified.
     Report(Ticket),
-    /// A rank has combined its share of a slice in slots; whether its device goes on then.
+    /// A rank has combined its share of a slice in slots; true if that releases its device.
     Combined(bool),
 }
 

@@ -244,8 +244,8 @@ impl World {
         self.schedule(self.now + signal_ps, ScheduledEvent::Released(rank, part));
     }
 
-    /// Has a rank combine its share of a slice, so many bytes, in slots. `releases`: its device
-    /// goes on then.
+    /// Has a rank combine its share of a slice, so many bytes, in slots. `releases`: the
+    /// device passes its wait after that.
     pub fn combine_share(&mut self, rank: u32, (slice, bytes): (u32, u64), releases: bool) {
         let slow_ps = self.count_reduction(rank);
         let part = self.ranks[rank as usize].cause;
