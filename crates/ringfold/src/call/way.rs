@@ -56,6 +56,22 @@ impl Way {
         }
     }
 
+    /// Returns this way of a call whose data a device moves in parts through slots of its rank:
+    /// no rank reaches the memory of another, and none of it is there before the call begins.
+    pub fn in_parts(&self) -> Way {
+        let way = match self.access {
+            Access::Registered => self.unregistered(),
+            _ => *self,
+        };
+        Way {
+            is_inline: false,
+            registered: None,
+            reads: false,
+            non_temporal_stores: false,
+            ..way
+        }
+    }
+
     /// Returns the method.
     pub const fn method(&self) -> Method {
         Method::new(self.algorithm, self.access, self.assignment)

@@ -1,7 +1,6 @@
 //! The check of a request, which refuses an invalid call before any data moves.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::request::{Counts, Request, Target, is_vector};
@@ -34,7 +33,7 @@ impl Request {
         world_size: usize,
         way: &Way,
         timeout: Duration,
-        gate: Arc<dyn Gate>,
+        gate: Gate,
     ) -> Result<Job> {
         let mut job = self.draft(way, timeout);
         self.sides(rank, world_size)?;

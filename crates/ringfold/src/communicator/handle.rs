@@ -215,19 +215,23 @@ impl Communicator {
             .with_engine(|engine| engine.parallel().threads())
     }
 
-    /// Executes `request` on memory that devices move through slots, in slices of `slice_bytes` at
-    /// most, by `gate`; returns when this rank's devices may take the last slice. The memory of the
-    /// request does not matter. For lanes.
+    /// Executes `request` on data that devices move through slots, by `gate`; returns when this
+    /// rank's devices may take the last of it. Slices in the slots of all ranks have `slice_bytes`
+    /// at most. The memory of the request does not matter. For lanes.
     pub(crate) fn run_gated(
         &self,
         request: &Request,
         slice_bytes: usize,
-        gate: Arc<dyn Gate>,
+        gate: Gate,
     ) -> Result<()> {
         self.check_open()?;
+        let way = match gate {
+            Gate::Own(_) => self.choose(request)?.in_parts(),
+            Gate::Shared(_) => Way::by_slots(slice_bytes),
+        };
         let (rank, world_size) = (self.place.rank, self.place.world_size);
-        let (way, timeout) = (Way::by_slots(slice_bytes), self.timeout(request));
-        let job = request.check_gated(rank, world_size, &way, timeout, gate)?;
+        let mut job = request.check_gated(rank, world_size, &way, self.timeout(request), gate)?;
+        self.add_policies(&mut job)?;
         self.driver.run(job, &mut || Ok(())).map(drop)
     }
 
@@ -354,6 +358,12 @@ impl Communicator {
     #[inline(always)]
     fn complete(&self, request: &Request, job: &mut Job) -> Result<()> {
         request.check_into(self.place.rank, self.place.world_size, job)?;
+        self.add_policies(job)
+    }
+
+    /// Adds the communicator's weights and its late rank to a job whose way has them.
+    #[inline(always)]
+    fn add_policies(&self, job: &mut Job) -> Result<()> {
         if job.way.is_weighted && self.place.world_size > 1 {
             job.weights = self.weights.weights();
         }

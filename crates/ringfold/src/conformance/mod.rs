@@ -4,13 +4,15 @@
 //! One thread drives the engines of all ranks in a random order from a printed seed and never
 //! waits. A run is therefore reproducible, and a deadlock shows as a long series of attempts
 //! without progress. After a shorter series, virtual time jumps to the next event. If a call has a
-//! short path, each rank chooses it or the schedule at random.
+//! short path, each rank chooses it or the schedule at random. Each call is made once more with data
+//! that devices move, if they can.
 
 mod canonical;
 /// The calls' inputs and outputs, which the tests between processes include, too.
 #[path = "../../tests/oracle/mod.rs"]
 mod definitions;
 mod departures;
+mod gated;
 mod late_merge;
 mod lists;
 mod messages;
@@ -19,13 +21,14 @@ pub(crate) mod oracle;
 mod order;
 mod tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::call::Way;
 use crate::communicator::{Counts, Request, Target};
 use crate::engine::late_ring::LateMergePolicy;
 use crate::engine::tiny::part;
-use crate::engine::{Engine, Job};
+use crate::engine::{Engine, Gate, Job};
 use crate::error::{Error, Result};
 use crate::memory::{Owned, Pool, Region};
 use crate::random::SplitMix64;
@@ -34,6 +37,7 @@ use crate::schedule::{Groups, Schedule, Weights, ll_bytes_max};
 use crate::transport::suite::{self, local::local};
 use crate::transport::{Time, Transport};
 use crate::types::{Access, Assignment, Collective, DType, Method, Op, Protocol};
+use gated::{Division, TestDevice};
 
 /// The parameters of one call of all ranks.
 #[derive(Clone, Debug)]
@@ -125,6 +129,10 @@ pub struct EngineWorld {
     reads: bool,
     /// Whether a rank leaves when its call has ended.
     is_leaving: bool,
+    /// The division of calls whose data devices move, if they do.
+    division: Option<Division>,
+    /// The devices of the ranks' present calls.
+    devices: Vec<Arc<TestDevice>>,
 }
 
 /// Which of the ranks' memory is registered.
@@ -158,6 +166,8 @@ impl EngineWorld {
             registers: Registers::Nothing,
             reads: false,
             is_leaving: false,
+            division: None,
+            devices: Vec::new(),
         }
     }
 
@@ -236,20 +246,40 @@ impl EngineWorld {
         }
     }
 
-    /// Makes the call on all ranks and compares every rank's output with the oracle's.
+    /// Makes the call on all ranks and compares every rank's output with the oracle's; then once
+    /// more with data that devices move, if they can.
     pub fn check(&mut self, case: &Case) {
-        // Shown if the test fails, even by a panic in the engine.
-        println!("{} ranks, {case:?}", self.world_size());
-        if let Err(error) = self.run_and_compare(case) {
-            panic!("{} ranks, {case:?}: {error}", self.world_size());
-        }
+        self.check_each(&vec![case.clone(); self.world_size()]);
     }
 
     /// Like `check`, with a separate call for each rank.
     pub fn check_each(&mut self, cases: &[Case]) {
+        let (world_size, first) = (self.world_size(), &cases[0]);
+        let text = match cases.iter().all(|case| case.counts == first.counts) {
+            true => format!("{world_size} ranks, {first:?}"),
+            false => format!("{cases:?}"),
+        };
+        // Shown if the test fails, even by a panic in the engine.
+        println!("{text}");
         if let Err(error) = self.run_each(cases) {
-            panic!("{} ranks, {cases:?}: {error}", self.world_size());
+            panic!("{text}: {error}");
         }
+        if self.can_be_gated(first) {
+            let division = Division::any(&mut self.random);
+            println!("gated, {division:?}");
+            self.division = Some(division);
+            if let Err(error) = self.run_each(cases) {
+                panic!("gated, {text}: {error}");
+            }
+            self.division = None;
+        }
+    }
+
+    /// Whether devices can move the data of a call.
+    fn can_be_gated(&self, case: &Case) -> bool {
+        let is_alike = !matches!(case.collective, Collective::Barrier | Collective::Send);
+        let is_plain = case.access != Access::Registered && case.registered.is_none();
+        is_alike && is_plain && !self.is_leaving && case.protocol != Some(Protocol::Ll)
     }
 
     /// Like `check`, for transports that may fail; returns the error of the first rank that fails.
@@ -388,9 +418,20 @@ impl EngineWorld {
                 request.collective = Collective::Recv;
             }
             let timeout = Duration::from_secs(60);
-            let mut job = request.check(rank, world_size, &way, timeout)?;
+            let mut job = match self.division {
+                None => request.check(rank, world_size, &way, timeout)?,
+                Some(division) => {
+                    let longest = cases.iter().map(|case| longest_block(&case.counts)).max();
+                    let longest = longest.unwrap_or(0);
+                    let device = TestDevice::new(&request, [rank, world_size], longest, division)?;
+                    self.devices.push(device.clone());
+                    let (way, gate) = (way.in_parts(), Gate::Own(device));
+                    request.check_gated(rank, world_size, &way, timeout, gate)?
+                }
+            };
             (job.root, job.weights) = (root, case.weights.clone());
-            let as_tiny = self.may_be_tiny(case) && self.random.index(2) == 0;
+            let may_be_tiny = self.division.is_none() && self.may_be_tiny(case);
+            let as_tiny = may_be_tiny && self.random.index(2) == 0;
             let engine = &mut self.engines[rank];
             let begun = match as_tiny && job.is_tiny() {
                 true => engine.begin_tiny(&job)?,
@@ -401,7 +442,11 @@ impl EngineWorld {
             }
             running.push(rank);
         }
-        self.drive(running)
+        self.drive(running)?;
+        for device in self.devices.drain(..) {
+            while device.step() {}
+        }
+        Ok(())
     }
 
     /// Returns whether a rank may use the tiny executor, which has the same schedule written out.
@@ -416,7 +461,10 @@ impl EngineWorld {
             let index = self.random.index(running.len());
             let rank = running[index];
             let engine = &mut self.engines[rank];
-            let progressed = engine.progress(self.now)?;
+            let steps = self.random.index(2) == 0;
+            let device = self.devices.get(rank).filter(|_| steps);
+            let has_moved = device.is_some_and(|device| device.step());
+            let progressed = engine.progress(self.now)? || has_moved;
             if engine.take_finished().is_some() {
                 running.swap_remove(index);
                 if self.is_leaving {
@@ -452,6 +500,16 @@ impl EngineWorld {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns the elements of the longest block in `counts`.
+fn longest_block(counts: &Counts) -> u64 {
+    let longest = |list: &[u64]| list.iter().copied().max().unwrap_or(0);
+    match counts {
+        Counts::Even(count) => *count,
+        Counts::PerRank(counts) => longest(counts),
+        Counts::Pairwise { input, output } => longest(input).max(longest(output)),
     }
 }
 

@@ -60,7 +60,7 @@ pub trait Executor {
     }
 
     /// Whether this rank is in the call as far as its peers are concerned.
-    fn has_begun(&self) -> bool {
+    fn has_begun(&self, _operation: &PreparedOperation) -> bool {
         true
     }
 
@@ -70,7 +70,7 @@ pub trait Executor {
     }
 
     /// Returns how the call waits if it waits for words of devices, which wake no thread.
-    fn words(&self) -> Option<WordWait> {
+    fn words(&self, _operation: &PreparedOperation) -> Option<WordWait> {
         None
     }
 

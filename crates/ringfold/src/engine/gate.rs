@@ -1,20 +1,73 @@
 //! Gates: what the engine asks of devices that move the data of a call.
+//!
+//! A device *brings* a part of the data into a slot, and *takes* a part of the result from one; in
+//! between, the part is the engine's. Parts are numbered within the call. The traits are as narrow
+//! as their executors: [`Steps`](super::steps::Steps) run a schedule on slots of this rank alone,
+//! [`Gated`](super::gated::Gated) reduces in slots that the devices of all ranks reach.
 
 use std::fmt;
+use std::sync::Arc;
 
+use super::geometry::DeviceParts;
 use crate::error::Result;
+use crate::memory::Region;
 use crate::reduce::Parallel;
 
-/// The words and the slots of a call whose data devices move. Slices are numbered within the call.
+/// The devices of a call.
+#[derive(Clone, Debug)]
+pub enum Gate {
+    /// A device fills and reads slots of its own rank.
+    Own(Arc<dyn OwnSlots>),
+    /// Devices fill slots of their own ranks, and read those of all ranks.
+    Shared(Arc<dyn SharedSlots>),
+}
+
+impl Gate {
+    /// Returns the bytes of the call's input or of its output, whichever is longer.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Gate::Own(slots) => slots.bytes(),
+            Gate::Shared(slots) => slots.bytes(),
+        }
+    }
+}
+
+/// The slots of this rank in one call, with the words by which its device and the engine follow
+/// each other.
+pub trait OwnSlots: fmt::Debug + Send + Sync {
+    /// Returns the number of parts on this rank.
+    fn parts(&self) -> u32;
+
+    /// Returns the elements of a part of the vector, or of each block: the same on all ranks.
+    fn part_elements(&self) -> u64;
+
+    /// Returns the most parts that the engine may need at the same time to go on with the first of
+    /// them: the same on all ranks.
+    fn parts_in_flight(&self) -> u32;
+
+    /// Returns the bytes of the call's input or of its output, whichever is longer.
+    fn bytes(&self) -> usize;
+
+    /// Whether `part` stands in its slot, and the place of its result is free.
+    fn is_ready(&self, part: u32) -> Result<bool>;
+
+    /// Returns the slot of `part` and the place of its result, in which the blocks stand one behind
+    /// the other.
+    fn memory(&self, part: u32) -> [Region; 2];
+
+    /// Lets the device take the result of `part`, and fill its slot again.
+    fn release(&self, part: u32) -> Result<()>;
+}
+
+/// The words and the slots of all ranks in one call, for which a part is a *slice*.
 ///
 /// The words of peers are claims: a peer that stores too early spoils the sums of all ranks, and
 /// nothing else.
-pub trait Gate: fmt::Debug + Send + Sync {
+pub trait SharedSlots: fmt::Debug + Send + Sync {
     /// Returns the number of slices.
     fn slices(&self) -> u32;
 
-    /// Returns the bytes of the call's input or of its output, whichever is longer; of several
-    /// calls whose slices go through this gate, those of the longest.
+    /// Returns the bytes of the call's input or of its output, whichever is longer.
     fn bytes(&self) -> usize;
 
     /// Whether this rank's device has published the first slice, if there is one.
@@ -42,4 +95,25 @@ pub trait Gate: fmt::Debug + Send + Sync {
 
     /// Returns the ranks whose devices have not taken the earlier slice in the slot of `slice`.
     fn readers(&self, slice: u32) -> Vec<usize>;
+}
+
+/// The slots of this rank in a call under way, and how the call is cut for them.
+#[derive(Clone, Debug)]
+pub struct OwnParts {
+    /// The slots.
+    pub slots: Arc<dyn OwnSlots>,
+    /// How the call is cut.
+    pub cut: DeviceParts,
+}
+
+impl OwnParts {
+    /// Returns the part that `slice` of the engine belongs to.
+    pub fn part_of(&self, slice: u32) -> u32 {
+        slice / self.cut.slices
+    }
+
+    /// Returns the slices of `part`.
+    pub fn slices_of(&self, part: u32) -> std::ops::Range<u32> {
+        part * self.cut.slices..(part + 1) * self.cut.slices
+    }
 }

@@ -3,7 +3,7 @@
 //! A call on device memory is cut into slices. The device of each rank *publishes* a slice by a
 //! copy into a slot that all ranks of the host reach, and *takes* the result by a copy from such a
 //! slot; this rank *reduces* its share of the slice in place, in the slots. Devices and ranks
-//! follow each other by words, which a [`Gate`](super::Gate) stores and loads.
+//! follow each other by words, which a [`SharedSlots`](super::gate::SharedSlots) stores and loads.
 //!
 //! Ranks compare their calls once, over published memory, when the first slice stands in its slot.
 //! From then on no rank stores into a slot before all ranks have published the slice, and no device
@@ -41,8 +41,8 @@ impl Gated {
         operation: &PreparedOperation,
         context: &mut Context,
     ) -> Result<bool> {
-        let gate = operation.gate();
-        gate.reuse();
+        let slots = operation.shared_slots();
+        slots.reuse();
         let mut progressed = self.compare(operation, context)?;
         if !self.is_compared {
             return Ok(progressed);
@@ -50,12 +50,12 @@ impl Gated {
         let all = 0..context.world_size;
         loop {
             let (reduced, released) = (self.reduced, self.released);
-            let is_published = || all.clone().all(|rank| gate.is_published(rank, reduced));
-            if reduced < gate.slices() && is_published() {
-                self.reduced += u32::from(gate.reduce(reduced, &mut context.parallel)?);
+            let is_published = || all.clone().all(|rank| slots.is_published(rank, reduced));
+            if reduced < slots.slices() && is_published() {
+                self.reduced += u32::from(slots.reduce(reduced, &mut context.parallel)?);
             }
-            if released < self.reduced && all.clone().all(|rank| gate.is_reduced(rank, released)) {
-                gate.release(released);
+            if released < self.reduced && all.clone().all(|rank| slots.is_reduced(rank, released)) {
+                slots.release(released);
                 self.released += 1;
             }
             if (reduced, released) == (self.reduced, self.released) {
@@ -63,7 +63,7 @@ impl Gated {
             }
             progressed = true;
         }
-        if self.released == gate.slices() {
+        if self.released == slots.slices() {
             context.parallel.end_flight();
             windows(&mut context.windows)?.finish(operation.last_generation(), Wake::Peers);
         }
@@ -72,12 +72,12 @@ impl Gated {
 
     /// Announces the call once its first slice is published, and compares it with the peers' calls.
     fn compare(&mut self, operation: &PreparedOperation, context: &mut Context) -> Result<bool> {
-        let (gate, call) = (operation.gate(), &operation.call);
+        let (slots, call) = (operation.shared_slots(), &operation.call);
         let generation = operation.first_generation;
         let windows = windows(&mut context.windows)?;
         let mut progressed = false;
         if !self.is_announced {
-            if !gate.has_begun() || !windows.is_free(generation) {
+            if !slots.has_begun() || !windows.is_free(generation) {
                 return Ok(false);
             }
             context.unverified.verify_before(windows, generation)?;
@@ -97,7 +97,7 @@ impl Gated {
         }
         if !self.is_compared && self.compared == context.world_size {
             self.is_compared = true;
-            context.parallel.begin_flight(gate.helpers_max());
+            context.parallel.begin_flight(slots.helpers_max());
         }
         Ok(progressed)
     }
@@ -109,14 +109,14 @@ impl Executor for Gated {
     }
 
     fn waiting_for(&self, operation: &PreparedOperation, context: &Context) -> Vec<usize> {
-        let (gate, own) = (operation.gate(), context.rank);
+        let (slots, own) = (operation.shared_slots(), context.rank);
         let all = 0..context.world_size;
         let Some(windows) = context.windows.as_ref() else {
             return Vec::new();
         };
         if !self.is_announced {
             let mut ranks = windows.behind(operation.first_generation);
-            ranks.extend(gate.readers(0));
+            ranks.extend(slots.readers(0));
             return ranks;
         }
         let has_met = |peer: &usize| {
@@ -129,11 +129,11 @@ impl Executor for Gated {
         }
         let (reduced, released) = (self.reduced, self.released);
         let lacks = |rank: &usize| {
-            (reduced < gate.slices() && !gate.is_published(*rank, reduced))
-                || (released < reduced && !gate.is_reduced(*rank, released))
+            (reduced < slots.slices() && !slots.is_published(*rank, reduced))
+                || (released < reduced && !slots.is_reduced(*rank, released))
         };
-        let readers = match reduced < gate.slices() && !gate.is_published(own, reduced) {
-            true => gate.readers(reduced),
+        let readers = match reduced < slots.slices() && !slots.is_published(own, reduced) {
+            true => slots.readers(reduced),
             false => Vec::new(),
         };
         // A device that waits for its slot is not late itself.
@@ -143,19 +143,19 @@ impl Executor for Gated {
         }
     }
 
-    fn has_begun(&self) -> bool {
+    fn has_begun(&self, _operation: &PreparedOperation) -> bool {
         self.is_announced
     }
 
     /// The data of the first slice may arrive as late as the program likes; what other ranks hold
     /// up before or after that may not.
     fn is_timed(&self, operation: &PreparedOperation, context: &Context) -> bool {
-        let gate = operation.gate();
+        let slots = operation.shared_slots();
         let is_other = |rank: &usize| *rank != context.rank;
-        self.is_announced || gate.has_begun() || gate.readers(0).iter().any(is_other)
+        self.is_announced || slots.has_begun() || slots.readers(0).iter().any(is_other)
     }
 
-    fn words(&self) -> Option<WordWait> {
+    fn words(&self, _operation: &PreparedOperation) -> Option<WordWait> {
         match (self.is_announced, self.is_compared) {
             (false, _) => Some(WordWait::Lull),
             // A peer's announcement wakes this rank.

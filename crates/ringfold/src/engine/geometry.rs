@@ -4,6 +4,10 @@
 //! chunks, so that a span of several chunks is contiguous. *Blocks* belong to ranks, and a slice is
 //! the same part of every block. All numbers here come from this rank's own call and from values
 //! that all ranks agree on, never from a peer.
+//!
+//! A buffer that devices bring and take in parts ([`OwnSlots`](super::gate::OwnSlots)) is never
+//! there as a whole: each part stands in a slot, its blocks one behind the other, and is cut into
+//! slices itself.
 
 use std::ops::Range;
 
@@ -81,6 +85,15 @@ pub struct Parts {
     part_bytes: usize,
 }
 
+/// The parts of a buffer that stand in slots, one at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceParts {
+    /// Elements of a part of the vector, or of every block.
+    pub elements: u64,
+    /// Number of slices of a part.
+    pub slices: u32,
+}
+
 /// The cut of one buffer.
 #[derive(Clone, Debug)]
 pub struct Geometry {
@@ -91,6 +104,8 @@ pub struct Geometry {
     /// Elements of a slice of the vector, or of every block.
     slice_elements: u64,
     slices: u32,
+    /// The parts in which devices move the buffer, if they do.
+    parts: Option<DeviceParts>,
     /// The relative lengths of a vector's chunks, if not all equal.
     weights: Option<Weights>,
 }
@@ -110,8 +125,14 @@ impl Geometry {
             element_bytes,
             slice_elements: slice_elements.max(1),
             slices,
+            parts: None,
             weights: None,
         }
+    }
+
+    /// Sets the parts in which devices move the buffer.
+    pub fn in_parts(self, parts: Option<DeviceParts>) -> Geometry {
+        Geometry { parts, ..self }
     }
 
     /// Sets the relative lengths of a vector's chunks; each channel has as many chunks as there are
@@ -126,14 +147,17 @@ impl Geometry {
         range.end - range.start
     }
 
-    /// Returns the byte range of `len` chunks from `first` on, in `slice`.
+    /// Returns the byte range of `len` chunks from `first` on, in `slice`: in the buffer, or in the
+    /// slot of the slice's part.
     pub fn range(&self, first: u32, len: u32, slice: u32) -> Range<usize> {
         let elements = match self.cut {
             BufferCut::Vector(chunks) => {
                 let slice_range = self.slice_of(0..self.blocks.longest(), slice);
+                let before = self.part_start(0, slice);
                 let start = self.chunk_start(&slice_range, first, chunks);
-                start..self.chunk_start(&slice_range, first + len, chunks)
+                start - before..self.chunk_start(&slice_range, first + len, chunks) - before
             }
+            BufferCut::Blocks(_) if self.parts.is_some() => self.range_in_slot(first, len, slice),
             BufferCut::Blocks(_) if self.slices == 1 => {
                 self.blocks.range(first).start..self.blocks.range(first + len.max(1) - 1).end
             }
@@ -143,6 +167,41 @@ impl Geometry {
             }
         };
         elements.start as usize * self.element_bytes..elements.end as usize * self.element_bytes
+    }
+
+    /// Returns the element range of `len` blocks from `first` on in the slot of the part of `slice`.
+    fn range_in_slot(&self, first: u32, len: u32, slice: u32) -> Range<u64> {
+        let of_part = |block: u32| {
+            let range = self.blocks.range(block);
+            let begin = range.start + self.part_start(block, slice);
+            let elements = self.parts.map_or(u64::MAX, |parts| parts.elements);
+            range.end.saturating_sub(begin).min(elements)
+        };
+        let before: u64 = match &self.blocks {
+            BlockLayout::Even(_) => u64::from(first) * of_part(first),
+            BlockLayout::Offsets(_) => (0..first).map(of_part).sum(),
+        };
+        if self.parts.is_some_and(|parts| parts.slices == 1) {
+            let all: u64 = (first..first + len).map(of_part).sum();
+            return before..before + all;
+        }
+        assert!(len == 1, "a span of {len} blocks in several slices");
+        let block = self.blocks.range(first);
+        let within = self.slice_of(block.clone(), slice);
+        let begin = block.start + self.part_start(first, slice);
+        before + within.start.saturating_sub(begin)..before + within.end.saturating_sub(begin)
+    }
+
+    /// Returns the start of the part of `slice` within its block, or within the vector.
+    fn part_start(&self, block: u32, slice: u32) -> u64 {
+        let elements = match self.cut {
+            BufferCut::Vector(_) => self.blocks.longest(),
+            BufferCut::Blocks(_) => self.block_elements(block),
+        };
+        self.parts.map_or(0, |parts| {
+            let part = u64::from(slice / parts.slices);
+            part.saturating_mul(parts.elements).min(elements)
+        })
     }
 
     /// Returns the byte offset of chunk `first` in a published slot: a vector's slice is laid out
@@ -170,9 +229,8 @@ impl Geometry {
     pub fn longest_chunk_bytes(&self) -> usize {
         let bytes = match self.cut {
             BufferCut::Blocks(_) => self.slice_elements as usize * self.element_bytes,
-            // All slices but the last have the length of the first.
-            BufferCut::Vector(chunks) => [0, self.slices - 1]
-                .into_iter()
+            BufferCut::Vector(chunks) => self
+                .slices_of_each_length()
                 .flat_map(|slice| (0..chunks).map(move |chunk| self.range(chunk, 1, slice).len()))
                 .max()
                 .unwrap_or(0),
@@ -186,15 +244,14 @@ impl Geometry {
         let part_bytes = match (self.cut, self.slices) {
             (_, 1) => 0,
             (BufferCut::Blocks(_), _) => self.slice_bytes(),
-            (BufferCut::Vector(chunks), slices) => {
+            (BufferCut::Vector(chunks), _) => {
                 let each = chunks / channels;
-                // All slices but the last have the length of the first.
                 let bytes = |slice| {
                     let of_channel = move |channel| self.range(channel * each, each, slice).len();
                     (0..channels).map(of_channel).max()
                 };
-                let longest = bytes(0).max(bytes(slices - 1)).unwrap_or(0);
-                longest.next_multiple_of(CHUNK_ALIGN_BYTES)
+                let longest = self.slices_of_each_length().filter_map(bytes).max();
+                longest.unwrap_or(0).next_multiple_of(CHUNK_ALIGN_BYTES)
             }
         };
         Parts {
@@ -202,6 +259,13 @@ impl Geometry {
             in_flight: in_flight.min(self.slices),
             part_bytes,
         }
+    }
+
+    /// Returns slices among which each length of a slice occurs: all parts but the last have the
+    /// lengths of the first, and so have the slices of a part.
+    fn slices_of_each_length(&self) -> impl Iterator<Item = u32> {
+        let of_part = self.parts.map_or(1, |parts| parts.slices);
+        (0..of_part).chain(self.slices - of_part..self.slices)
     }
 
     /// Returns the size of the scratch memory in bytes.
@@ -223,7 +287,13 @@ impl Geometry {
         let each = self.chunks() / parts.channels;
         let channel = first / each;
         let part = slice % parts.in_flight * parts.channels + channel;
-        let before = self.slot_offset(first, slice) - self.slot_offset(channel * each, slice);
+        let before = match self.parts {
+            // Blocks that may be moved together are adjacent.
+            Some(DeviceParts { slices: 1, .. }) => {
+                range.start - self.range(channel * each, 1, slice).start
+            }
+            _ => self.slot_offset(first, slice) - self.slot_offset(channel * each, slice),
+        };
         let begin = part as usize * parts.part_bytes + before;
         begin..begin + range.len()
     }
@@ -240,11 +310,18 @@ impl Geometry {
 
     /// Returns the part of `whole` that belongs to `slice`; empty past the end of `whole`.
     fn slice_of(&self, whole: Range<u64>, slice: u32) -> Range<u64> {
-        let start = whole
-            .start
-            .saturating_add(slice as u64 * self.slice_elements)
-            .min(whole.end);
-        start..start.saturating_add(self.slice_elements).min(whole.end)
+        let sub = |whole: &Range<u64>, number: u32, elements: u64| {
+            let before = u64::from(number).saturating_mul(elements);
+            let start = whole.start.saturating_add(before).min(whole.end);
+            start..start.saturating_add(elements).min(whole.end)
+        };
+        match self.parts {
+            None => sub(&whole, slice, self.slice_elements),
+            Some(DeviceParts { elements, slices }) => {
+                let part = sub(&whole, slice / slices, elements);
+                sub(&part, slice % slices, self.slice_elements)
+            }
+        }
     }
 
     /// Returns the start of chunk `index`, or the end of the last chunk for `index == chunks`.

@@ -1,6 +1,5 @@
 //! Jobs: calls as they are submitted to the engine, and as the engine returns them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::gate::Gate;
@@ -55,8 +54,8 @@ pub struct Job {
     pub registers: bool,
     /// For a slice of a longer call: the digest of that call's counts, which ranks compare.
     pub whole: Option<u32>,
-    /// For a call whose data devices move: its words and its slots.
-    pub gate: Option<Arc<dyn Gate>>,
+    /// The devices that move the data of the call, if they do.
+    pub gate: Option<Gate>,
     /// For an all-reduce by `direct` over messages: the ownership weights, if they are not all
     /// equal.
     pub weights: Option<Weights>,

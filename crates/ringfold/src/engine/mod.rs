@@ -53,7 +53,7 @@ use crate::transport::ended::ClosedTransport;
 use crate::transport::{Term, Ticket, Time, Transport, Wake};
 use context::Context;
 use executors::Kept;
-pub use gate::Gate;
+pub use gate::{Gate, OwnSlots, SharedSlots};
 pub use job::{ANY_SOURCE, COLLECTIVES_MAX, Finished, Job, JobId, MESSAGES_MAX};
 use late_ring::{LateMergePolicy, LateMergeState};
 use lateness::{Lateness, Stats};
@@ -362,9 +362,7 @@ impl Engine {
         {
             (operation.is_begun, operation.first_generation) = (true, next);
             self.context.lateness.begin_call();
-            let bytes = operation.gate.as_ref().map(|gate| gate.bytes());
-            let bytes = bytes.unwrap_or_else(|| operation.buffers.bytes());
-            self.context.parallel.begin_call(bytes);
+            self.context.parallel.begin_call(operation.bytes());
             if operation.publishes {
                 self.generation += u64::from(operation.slices);
                 return;

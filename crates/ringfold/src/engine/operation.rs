@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::gate::Gate;
+use super::gate::{OwnParts, SharedSlots};
 use super::geometry::{BlockLayout, Geometry, Parts};
 use super::job::Job;
 use super::wide::WideKernels;
@@ -11,7 +11,7 @@ use crate::call::Call;
 use crate::error::Result;
 use crate::memory::{Block, BufferHandle, Hold, Region, Registry};
 use crate::reduce::{self, Factor, ReductionKernel};
-use crate::schedule::{Buffer, BufferCut, Span};
+use crate::schedule::{self, Buffer, BufferCut, Span};
 use crate::transport::{SlotUse, Term, Time, Transport};
 
 /// The memory of one call, and its cuts.
@@ -57,12 +57,16 @@ pub struct PreparedOperation {
     pub id: usize,
     /// The memory of the call.
     pub buffers: Buffers,
-    /// The words and the slots of a call whose data devices move.
-    pub gate: Option<Arc<dyn Gate>>,
+    /// The slots through which this rank's device moves the data, if it does.
+    pub own_parts: Option<OwnParts>,
+    /// The slots of all ranks through which devices move the data, if they do.
+    pub shared_slots: Option<Arc<dyn SharedSlots>>,
     /// The reduction loop, if the call reduces.
     pub kernel: Option<ReductionKernel>,
     /// The kernels beside `kernel`, if partial results are wide.
     pub wide: Option<WideKernels>,
+    /// The factor by which every element that a device brings is scaled at first.
+    pub input_factor: Option<Factor>,
     /// The factor by which every element of the result is scaled at the end.
     pub factor: Option<Factor>,
     /// Whether peers of this host read this rank's messages from its memory.
@@ -168,7 +172,9 @@ impl PreparedOperation {
                 held: Vec::new(),
                 owned: Vec::new(),
             },
-            gate: None,
+            own_parts: None,
+            shared_slots: None,
+            input_factor: None,
             kernel: None,
             wide: None,
             factor: None,
@@ -186,11 +192,20 @@ impl PreparedOperation {
         }
     }
 
-    /// Returns the words and the slots of a call whose data devices move.
-    pub fn gate(&self) -> &dyn Gate {
-        self.gate
+    /// Returns the slots of a call whose data devices move through the slots of all ranks.
+    pub fn shared_slots(&self) -> &dyn SharedSlots {
+        self.shared_slots
             .as_deref()
-            .expect("a call that was prepared with its gate")
+            .expect("a call that was prepared with its slots")
+    }
+
+    /// Returns the bytes of the input or of the output, whichever is longer.
+    pub fn bytes(&self) -> usize {
+        match (&self.own_parts, &self.shared_slots) {
+            (Some(own), _) => own.slots.bytes(),
+            (_, Some(slots)) => slots.bytes(),
+            (None, None) => self.buffers.bytes(),
+        }
     }
 
     /// Returns the window generation of a slice.
@@ -229,11 +244,11 @@ impl PreparedOperation {
         }
         let buffers = &self.buffers;
         match span.buffer {
-            Buffer::Input => buffers
-                .input
+            Buffer::Input => self
+                .input(slice)
                 .part(buffers.input_cut.range(span.first, span.len, slice)),
-            Buffer::Output => buffers
-                .output
+            Buffer::Output => self
+                .output(slice)
                 .part(buffers.output_cut.range(span.first, span.len, slice)),
             Buffer::Scratch => {
                 let (cut, parts) = (buffers.scratch_cut(), &buffers.scratch_parts);
@@ -243,6 +258,34 @@ impl PreparedOperation {
             }
             Buffer::Leaves => unreachable!("places of copies have no length of their own"),
         }
+    }
+
+    /// Returns the input buffer, or the slot of the part of `slice`.
+    fn input(&self, slice: u32) -> Region {
+        match &self.own_parts {
+            None => self.buffers.input,
+            Some(own) => own.slots.memory(own.part_of(slice))[0],
+        }
+    }
+
+    /// Returns the output buffer, or the place of the result of the part of `slice`.
+    fn output(&self, slice: u32) -> Region {
+        match &self.own_parts {
+            None => self.buffers.output,
+            Some(own) => own.slots.memory(own.part_of(slice))[1],
+        }
+    }
+
+    /// Scales the input of `slice`, which a device has brought, if the operation demands that.
+    pub fn scale_brought(&self, slice: u32) -> Result<()> {
+        let Some(factor) = self.input_factor else {
+            return Ok(());
+        };
+        for chunk in 0..self.buffers.input_cut.chunks() {
+            let region = self.region(schedule::input(chunk, 1), slice);
+            reduce::scale(self.call.dtype, region, region, factor)?;
+        }
+        Ok(())
     }
 
     /// Returns the offset of chunk `first` of `buffer` in a published slot.
@@ -260,7 +303,7 @@ impl PreparedOperation {
             return Ok(());
         };
         let range = self.buffers.output_cut.range(first, len, slice);
-        let region = self.buffers.output.part(range);
+        let region = self.output(slice).part(range);
         reduce::scale(self.call.dtype, region, region, factor)?;
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::types::{Collective, Method};
 /// Returns the maximum number of slices of a call in flight, which bounds its scratch memory and
 /// its posted messages.
 ///
-/// Over messages, more slices keep a link busy while some wait for their partner. Through published
+/// A call whose data a device moves may have fewer. Over messages, more slices keep a link busy while some wait for their partner. Through published
 /// memory, more slices only leave the cache.
 pub const fn slices_in_flight(access: Access) -> u32 {
     match access {
@@ -63,8 +63,13 @@ pub struct PlannedStep {
 
 impl ExecutionPlan {
     /// Makes the plan of `spec`; `in_place` if input and output are (partly) the same memory.
-    pub fn new(spec: Spec, in_place: bool, channels: u32) -> Result<ExecutionPlan> {
-        let (access, rank, world_size) = (spec.access, spec.rank, spec.world_size);
+    pub fn new(
+        spec: Spec,
+        in_place: bool,
+        channels: u32,
+        slices_in_flight: u32,
+    ) -> Result<ExecutionPlan> {
+        let (rank, world_size) = (spec.rank, spec.world_size);
         let mut schedule = Schedule::new(spec)?;
         if channels > 1 {
             schedule = schedule.striped(channels);
@@ -75,7 +80,7 @@ impl ExecutionPlan {
         let channels = planned
             .map(|(steps, after)| ChannelPlan::new(steps, after, rounds))
             .collect();
-        let skew = rounds.div_ceil(slices_in_flight(access)).max(1);
+        let skew = rounds.div_ceil(slices_in_flight).max(1);
         let actions = || schedule.channels.iter().flatten().map(|step| step.action);
         let awaited = |other: u32| {
             let is_awaited = |action| match action {
@@ -92,7 +97,7 @@ impl ExecutionPlan {
             other == rank || actions().any(is_awaited)
         };
         let mut plan = ExecutionPlan {
-            slices_in_flight: slices_in_flight(access),
+            slices_in_flight,
             is_heard: actions().any(|action| {
                 matches!(
                     action,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::context::{Context, scratch};
 use super::executors::AnyExecutor;
-use super::gate::Gate;
+use super::gate::{Gate, OwnParts, OwnSlots, SharedSlots};
 use super::gated::Gated;
-use super::geometry::{BlockLayout, Geometry, Parts};
+use super::geometry::{BlockLayout, DeviceParts, Geometry, Parts};
 use super::operation::{Buffers, PreparedOperation};
-use super::plan::ExecutionPlan;
+use super::plan::{ExecutionPlan, slices_in_flight};
 use super::running::Running;
 use super::steps::PlanKey;
 use super::tiny::inline::Inline;
@@ -28,8 +28,10 @@ use crate::types::{Access, Algorithm, Method, Op};
 impl Engine {
     /// Makes `job` ready to run.
     pub(super) fn prepare(&mut self, mut job: Job) -> Result<Running> {
-        if let Some(gate) = job.gate.take() {
-            return Ok(self.prepare_gated(&job, gate));
+        match job.gate.take() {
+            Some(Gate::Own(slots)) => return self.ready(job, None, None, Some(slots)),
+            Some(Gate::Shared(slots)) => return Ok(self.prepare_gated(&job, slots)),
+            None => {}
         }
         let way = job.way;
         let (registered, fallback) = match way.access {
@@ -41,22 +43,22 @@ impl Engine {
             ..job
         };
         let Some(way) = registered.filter(|_| self.context.world_size > 1) else {
-            return self.ready(fallback, None, None);
+            return self.ready(fallback, None, None, None);
         };
         let job = Job {
             way,
             ..fallback.clone()
         };
-        self.ready(job, None, Some(fallback))
+        self.ready(job, None, Some(fallback), None)
     }
 
-    /// Makes a call ready to run whose data devices move by `gate`.
-    fn prepare_gated(&mut self, job: &Job, gate: Arc<dyn Gate>) -> Running {
+    /// Makes a call ready to run whose data devices move through the `slots` of all ranks.
+    fn prepare_gated(&mut self, job: &Job, slots: Arc<dyn SharedSlots>) -> Running {
         let operation = PreparedOperation {
             hears_all: true,
             // The first is the comparison of the ranks' calls.
-            slices: gate.slices().saturating_add(1),
-            gate: Some(gate),
+            slices: slots.slices().saturating_add(1),
+            shared_slots: Some(slots),
             ..PreparedOperation::of_one_slice(job, self.call(job, None))
         };
         Running::new(operation, AnyExecutor::Gated(Gated::default()))
@@ -76,7 +78,7 @@ impl Engine {
             is_inline: job.way.is_inline,
             ..refused.call
         };
-        let mut running = self.ready(job, Some(call), None)?;
+        let mut running = self.ready(job, Some(call), None, None)?;
         let operation = &mut running.operation;
         operation.buffers.owned.extend(refused.buffers.owned);
         operation.deadline = refused.deadline;
@@ -84,14 +86,18 @@ impl Engine {
     }
 
     /// Makes `job` ready to run as specified; `call` is the call that peers see, or `None` for a
-    /// new call.
+    /// new call. A device moves its data through `slots`, if there are such.
     fn ready(
         &mut self,
         mut job: Job,
         call: Option<Call>,
         mut fallback: Option<Job>,
+        slots: Option<Arc<dyn OwnSlots>>,
     ) -> Result<Running> {
-        let straggler_policy = self.kept.straggler_policy(&job, self.context.world_size);
+        let straggler_policy = match slots {
+            None => self.kept.straggler_policy(&job, self.context.world_size),
+            Some(_) => None,
+        };
         if straggler_policy.is_some() {
             job.way.channels = 1;
         }
@@ -100,22 +106,33 @@ impl Engine {
             false => None,
         };
         self.check_weights(&job)?;
-        let plan = self.plan(&job)?;
-        let (slice_elements, slices) = cut(&job, &plan)?;
+        let (plan, cut) = self.plan_and_cut(&job, slots.as_deref())?;
         let mut owned = Vec::new();
-        self.scale_input(&mut job, &mut owned)?;
+        let input_factor = match (slots.is_some(), job.op) {
+            (true, Op::PremulSum(factor)) if kernel.is_some() => Some(Factor::Multiply(factor)),
+            (true, _) => None,
+            (false, _) => {
+                self.scale_input(&mut job, &mut owned)?;
+                None
+            }
+        };
         if let Some(fallback) = &mut fallback {
             fallback.continue_after_scaling(job.input);
         }
         // A policy for slow ranks has memory of its own.
         let uses_scratch = straggler_policy.is_none();
-        let buffers = self.buffers(&job, uses_scratch, &plan, (slice_elements, slices), owned)?;
+        let buffers = self.buffers(&job, uses_scratch, &plan, &cut, owned)?;
         let call = call.unwrap_or_else(|| self.call(&job, straggler_policy));
         if job.way.access.is_shared() && Inline::carries(&call) {
             check_inline(&call, self.context.world_size)?;
         }
-        let scales = plan.is_registered() || !job.output.is_empty();
-        let is_divided = self.context.parallel.divides(buffers.bytes());
+        let has_result = job.collective != Collective::Reduce || job.root == self.context.rank;
+        let scales =
+            plan.is_registered() || !job.output.is_empty() || slots.is_some() && has_result;
+        let bytes = slots
+            .as_ref()
+            .map_or(buffers.bytes(), |slots| slots.bytes());
+        let is_divided = self.context.parallel.divides(bytes);
         let average = (job.op == Op::Avg && kernel.is_some() && scales)
             .then(|| Factor::average(job.dtype, self.context.world_size));
         let memory = [buffers.input, buffers.output];
@@ -126,24 +143,29 @@ impl Engine {
             id: 0,
             kernel,
             wide: WideKernels::for_plan(&plan, job.op, job.dtype)?,
+            input_factor,
             factor: average,
             reads,
             non_temporal_stores: job.way.non_temporal_stores,
             slot_use: SlotUse::of(&call, self.context.world_size, is_divided),
             publishes: job.way.access.is_shared(),
             hears_all: plan.hears_all,
-            slices,
+            slices: cut.slices,
             slices_in_flight: plan.slices_in_flight,
             first_generation: 0,
             is_begun: false,
             timeout: job.timeout,
             deadline: None,
             buffers,
-            gate: None,
+            own_parts: slots
+                .zip(cut.parts)
+                .map(|(slots, cut)| OwnParts { slots, cut }),
+            shared_slots: None,
         };
         let kept = &mut self.kept;
         let executor = match straggler_policy {
             Some(_) => AnyExecutor::late_ring(&operation, kept, &self.context)?,
+            None if operation.own_parts.is_some() => AnyExecutor::Steps(kept.steps.begin(plan)),
             None => AnyExecutor::planned(plan, is_divided, kept),
         };
         Ok(Running::new(operation, executor).or(fallback))
@@ -155,13 +177,15 @@ impl Engine {
         job: &Job,
         uses_scratch: bool,
         plan: &ExecutionPlan,
-        (slice_elements, slices): (u64, u32),
+        slicing: &Slicing,
         owned: Vec<Block>,
     ) -> Result<Buffers> {
         let schedule = &plan.schedule;
         let size = job.dtype.size_bytes();
+        let (slice_elements, slices) = (slicing.slice_elements, slicing.slices);
         let cut = |cut: BufferCut, blocks: &BlockLayout| {
             Geometry::new(cut, blocks.clone(), size, slice_elements, slices)
+                .in_parts(slicing.parts)
                 .weighted(job.weights.clone())
         };
         let input_cut = cut(schedule.input, &job.input_blocks);
@@ -297,8 +321,29 @@ impl Engine {
         call
     }
 
-    /// Returns the plan of `job`.
-    pub(super) fn plan(&mut self, job: &Job) -> Result<Arc<ExecutionPlan>> {
+    /// Returns the plan of `job` and its slices, for the slots of a device if there are such.
+    fn plan_and_cut(
+        &mut self,
+        job: &Job,
+        slots: Option<&dyn OwnSlots>,
+    ) -> Result<(Arc<ExecutionPlan>, Slicing)> {
+        let most = slices_in_flight(job.way.access);
+        let plan = self.plan(job, most)?;
+        let cut = Slicing::new(job, &plan, slots)?;
+        let Some((slots, parts)) = slots.zip(cut.parts) else {
+            return Ok((plan, cut));
+        };
+        // So many from the last slice of a part on lie in as many parts as may be in flight.
+        let further = slots.parts_in_flight().saturating_sub(1);
+        let needed = further.saturating_mul(parts.slices).saturating_add(1);
+        match needed < most {
+            true => Ok((self.plan(job, needed)?, cut)),
+            false => Ok((plan, cut)),
+        }
+    }
+
+    /// Returns the plan of `job`, with at most so many slices in flight.
+    fn plan(&mut self, job: &Job, slices_in_flight: u32) -> Result<Arc<ExecutionPlan>> {
         let mut spec = Spec {
             collective: job.collective,
             algorithm: job.way.algorithm,
@@ -318,6 +363,7 @@ impl Engine {
             spec,
             in_place: job.in_place,
             channels: job.way.channels as u32,
+            slices_in_flight,
         };
         let announce = || super::announce::plan(job, self.context.world_size);
         self.kept.steps.plan(key, announce)
@@ -348,31 +394,63 @@ fn qualifier(job: &Job, straggler_policy: Option<u32>) -> Qualifier {
     }
 }
 
-/// Returns the number of elements in a slice of `job`, and the number of slices.
-fn cut(job: &Job, plan: &ExecutionPlan) -> Result<(u64, u32)> {
-    // The counts of other pairs are not known.
-    if plan.schedule.needs_one_slice && job.collective == AllToAll && job.input_blocks.is_uneven() {
-        return Err(Error::Unsupported(format!(
-            "uneven counts by `{}`; use direct",
-            job.way.method()
-        )));
+/// The slices of a call.
+struct Slicing {
+    /// Elements of a slice of the vector, or of every block.
+    slice_elements: u64,
+    slices: u32,
+    /// The parts that a device moves, if one does.
+    parts: Option<DeviceParts>,
+}
+
+impl Slicing {
+    /// The slices of `job`, for the slots of a device if there are such.
+    fn new(job: &Job, plan: &ExecutionPlan, slots: Option<&dyn OwnSlots>) -> Result<Slicing> {
+        let schedule = &plan.schedule;
+        // The counts of other pairs are not known.
+        if schedule.needs_one_slice && job.collective == AllToAll && job.input_blocks.is_uneven() {
+            return Err(Error::Unsupported(format!(
+                "uneven counts by `{}`; use direct",
+                job.way.method()
+            )));
+        }
+        let longest = match slots {
+            None => job.input_blocks.longest().max(job.output_blocks.longest()),
+            Some(slots) => slots.part_elements(),
+        };
+        let slice_elements = if schedule.needs_one_slice || plan.is_registered() {
+            longest.max(1)
+        } else {
+            // Blocks of a call of one slice are close together in their slot.
+            let unit = (BLOCK_ALIGN_BYTES / job.dtype.size_bytes()) as u64;
+            let whole = longest.max(1).checked_next_multiple_of(unit);
+            // As many bytes of partial results in flight as in a call of their type.
+            let scale = wide::scale(&schedule.spec, job.dtype) as u64;
+            let elements = job.way.slice_elements(job.dtype) / scale;
+            elements.clamp(1, whole.unwrap_or(u64::MAX))
+        };
+        let too_many = || {
+            let text = "a call of more than 2^32 slices; raise the slice size";
+            Error::Unsupported(text.into())
+        };
+        let slices = longest.div_ceil(slice_elements).max(1);
+        let slices = u32::try_from(slices).map_err(|_| too_many())?;
+        let cut = Slicing {
+            slice_elements,
+            slices,
+            parts: None,
+        };
+        let Some(slots) = slots else {
+            return Ok(cut);
+        };
+        let all = slots.parts().max(1).checked_mul(slices);
+        let elements = longest.max(1);
+        Ok(Slicing {
+            slices: all.ok_or_else(too_many)?,
+            parts: Some(DeviceParts { elements, slices }),
+            ..cut
+        })
     }
-    let longest = job.input_blocks.longest().max(job.output_blocks.longest());
-    let slice_elements = if plan.schedule.needs_one_slice || plan.is_registered() {
-        longest.max(1)
-    } else {
-        // Blocks of a call of one slice are close together in their slot.
-        let unit = (BLOCK_ALIGN_BYTES / job.dtype.size_bytes()) as u64;
-        let whole = longest.max(1).checked_next_multiple_of(unit);
-        // As many bytes of partial results in flight as in a call of their type.
-        let scale = wide::scale(&plan.schedule.spec, job.dtype) as u64;
-        let elements = job.way.slice_elements(job.dtype) / scale;
-        elements.clamp(1, whole.unwrap_or(u64::MAX))
-    };
-    let slices = u32::try_from(longest.div_ceil(slice_elements).max(1)).map_err(|_| {
-        Error::Unsupported("a call of more than 2^32 slices; raise the slice size".into())
-    })?;
-    Ok((slice_elements, slices))
 }
 
 /// Returns the digest of the counts of each rank, which ranks compare: with different lists, they
@@ -380,7 +458,6 @@ fn cut(job: &Job, plan: &ExecutionPlan) -> Result<(u64, u32)> {
 fn lists(job: &Job) -> u32 {
     match job.collective {
         AllToAll if job.input_blocks.is_uneven() => PAIRWISE,
-        _ if job.whole.is_some() => job.whole.unwrap_or_default(),
         AllGather | Gather => job.output_blocks.counts().map_or(0, list_digest),
         ReduceScatter | Scatter => job.input_blocks.counts().map_or(0, list_digest),
         _ => 0,

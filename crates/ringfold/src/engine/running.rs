@@ -7,6 +7,7 @@ use super::executors::{AnyExecutor, Kept};
 use super::operation::PreparedOperation;
 use crate::error::{Error, Ranks, Result, Site};
 use crate::transport::Time;
+use crate::wait::WordWait;
 
 /// A collective call under way.
 #[derive(Debug)]
@@ -48,6 +49,16 @@ impl Running {
     /// Whether the call is done.
     pub fn is_done(&self) -> bool {
         self.progress().slices_done() == self.operation.slices
+    }
+
+    /// Whether this rank is in the call as far as its peers are concerned.
+    pub fn has_begun(&self) -> bool {
+        self.progress().has_begun(&self.operation)
+    }
+
+    /// Returns how the call waits if it waits for words of devices, which wake no thread.
+    pub fn words(&self) -> Option<WordWait> {
+        self.progress().words(&self.operation)
     }
 
     /// Takes the fallback if the executor found that not all ranks' memory can be reached.

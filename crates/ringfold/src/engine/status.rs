@@ -40,7 +40,7 @@ impl Engine {
     /// Returns the number of the last collective that this rank is in: that of the last submitted
     /// one, unless a call of devices waits for its data.
     pub fn collectives_begun(&self) -> u64 {
-        match self.progress_of_front() {
+        match self.front() {
             Some(front) if !front.has_begun() => self.collectives_finished(),
             _ => self.sequence(),
         }
@@ -48,7 +48,7 @@ impl Engine {
 
     /// Returns how the running call waits if it waits for words of devices.
     pub fn words(&self) -> Option<WordWait> {
-        self.progress_of_front().and_then(Executor::words)
+        self.front().and_then(Running::words)
     }
 
     /// Returns the time at which `progress` could next find work although no peer acts.
@@ -126,7 +126,7 @@ impl Engine {
     /// Describes the progress of the running job, if this rank is in one.
     pub fn running_site(&mut self) -> Option<Site> {
         match self.front_mut() {
-            Some((front, context)) if front.progress().has_begun() => Some(front.site(context)),
+            Some((front, context)) if front.has_begun() => Some(front.site(context)),
             _ => self.mailbox.running_site(),
         }
     }

@@ -14,7 +14,7 @@ use crate::memory::Region;
 use crate::reduce::Parallel;
 use crate::types::Collective;
 
-/// Where the parts of the calls of a group begin in a slot: multiples of this.
+/// Where the parts of messages begin in a slot: multiples of this.
 const SHARE_ALIGN_BYTES: usize = 64;
 
 /// Messages that share a slot, at most. Ranks have different numbers of messages in a group, so the
@@ -23,11 +23,7 @@ const MESSAGES_MAX: usize = 4;
 
 /// The bytes of a slot for each message.
 pub fn message_share_bytes(slot_bytes: usize) -> usize {
-    share_bytes(slot_bytes, MESSAGES_MAX)
-}
-
-fn share_bytes(slot_bytes: usize, sharers: usize) -> usize {
-    slot_bytes / sharers / SHARE_ALIGN_BYTES * SHARE_ALIGN_BYTES
+    slot_bytes / MESSAGES_MAX / SHARE_ALIGN_BYTES * SHARE_ALIGN_BYTES
 }
 
 /// The events around a call.
@@ -54,7 +50,21 @@ pub struct Terms {
     pub helpers_max: usize,
 }
 
-/// One call or several that are made together, numbered and cut into slices.
+impl Terms {
+    /// The next call in `bank`.
+    fn call(self, bank: Bank, slices: u32, marks: Marks, body: Body) -> LaneCall {
+        LaneCall {
+            bank,
+            first: self.next[bank as usize],
+            slices,
+            marks,
+            helpers_max: self.helpers_max,
+            body,
+        }
+    }
+}
+
+/// One call, or the messages that are made together, numbered and cut into slices.
 #[derive(Debug)]
 pub struct LaneCall {
     /// Which slots, words and numbers it has.
@@ -69,61 +79,59 @@ pub struct LaneCall {
     body: Body,
 }
 
-/// What it consists of.
+/// The ways of a call.
 #[derive(Debug)]
 enum Body {
-    /// The host carries out each slice.
-    Parts(Group),
+    /// In slices.
+    Collective(Box<CallPart>),
+    /// Each slice has parts of several messages.
+    Messages(Messages),
     /// One kernel of each device does it, as one slice.
     OneShot(Box<OneShotCall>),
 }
 
-/// Calls whose slices share slots: all collectives of a group, or all its messages.
+/// Messages that share slots.
 ///
 /// Of more than [`MESSAGES_MAX`] messages, slice 0 of each is carried out, then slice 1 of each and
 /// so on, always in the same order of messages. Two ranks with different other messages therefore
 /// reach their common ones in the same order, and neither waits for one that the other has put
 /// behind.
 #[derive(Debug)]
-struct Group {
+struct Messages {
     parts: Vec<CallPart>,
-    /// Bytes of a slot for each of the calls.
+    /// Bytes of a slot for each of them.
     share_bytes: usize,
-    /// Calls that share a slot, at most.
-    sharers: usize,
     slices: u32,
 }
 
-impl Group {
-    fn new(parts: Vec<CallPart>, share_bytes: usize, sharers: usize) -> Result<Group> {
+impl Messages {
+    fn new(parts: Vec<CallPart>, share_bytes: usize) -> Result<Messages> {
         let most = parts.iter().map(|part| part.cut.slices()).max();
-        let turns = parts.len().div_ceil(sharers) as u32;
+        let turns = parts.len().div_ceil(MESSAGES_MAX) as u32;
         let slices = most.unwrap_or(0).checked_mul(turns).ok_or_else(|| {
-            let text = "a group of calls of too many slices: use larger slots or smaller groups";
+            let text = "messages of too many slices: use larger slots or smaller groups";
             Error::InvalidArgument(text.into())
         })?;
-        Ok(Group {
+        Ok(Messages {
             parts,
             share_bytes,
-            sharers,
             slices,
         })
     }
 
-    /// The calls that have a part in `slice`, each with its place in slots and its own slice.
+    /// The messages that have a part in `slice`, each with its place in slots and its own slice.
     fn of_slice(&self, slice: u32) -> impl Iterator<Item = (usize, &CallPart, u32)> {
-        let turns = (self.parts.len().div_ceil(self.sharers) as u32).max(1);
+        let turns = (self.parts.len().div_ceil(MESSAGES_MAX) as u32).max(1);
         let (own, turn) = (slice / turns, (slice % turns) as usize);
-        let parts = self.parts.iter().skip(turn * self.sharers);
-        let parts = parts.take(self.sharers).enumerate();
-        let is_there = move |part: &CallPart| own < part.cut.slices() || !part.cut.is_agreed();
+        let parts = self.parts.iter().skip(turn * MESSAGES_MAX);
+        let parts = parts.take(MESSAGES_MAX).enumerate();
         parts
-            .filter(move |(_, part)| is_there(part))
+            .filter(move |(_, part)| own < part.cut.slices())
             .map(move |(index, part)| (index * self.share_bytes, part, own))
     }
 }
 
-/// One of the calls.
+/// A collective, or one of the messages.
 #[derive(Debug)]
 struct CallPart {
     cut: Cut,
@@ -136,9 +144,17 @@ struct CallPart {
 }
 
 impl CallPart {
-    fn new((cut, request): (Cut, DeviceRequest), world_size: usize) -> Result<CallPart> {
-        let sums = cut.bank() == Bank::Direct && request.collective.reduces();
-        let sum = sums.then(|| Sum::new(request.op, request.dtype, world_size));
+    /// `request`, checked, in slices of `slice_bytes` at most in slots of `bank`.
+    fn new(
+        request: DeviceRequest,
+        terms: &Terms,
+        slice_bytes: usize,
+        bank: Bank,
+    ) -> Result<CallPart> {
+        let cut = Cut::new(&request, terms.rank, terms.world_size, slice_bytes, bank)?;
+        request.check_overlap(cut.own_bytes(terms.rank))?;
+        let sums = bank == Bank::Direct && request.collective.reduces();
+        let sum = sums.then(|| Sum::new(request.op, request.dtype, terms.world_size));
         Ok(CallPart {
             is_in_place: request.input.overlaps(&request.output),
             cut,
@@ -150,58 +166,40 @@ impl CallPart {
 }
 
 impl LaneCall {
-    /// The calls `requests`, all collectives or all messages, made together on these `terms`,
-    /// checked; `marks` are for them alone. `message_bytes` has the most bytes of a slice of a
-    /// message, which depends on the message alone.
-    pub fn new(
+    /// The collective `request` on these `terms`, checked, in slices of `slice_bytes` at most;
+    /// `marks` are for it alone.
+    pub fn collective(
+        request: DeviceRequest,
+        terms: Terms,
+        marks: Marks,
+        slice_bytes: usize,
+    ) -> Result<LaneCall> {
+        let bank = match terms.is_direct && goes_by_slots(&request.on_host()) {
+            true => Bank::Direct,
+            false => Bank::Host,
+        };
+        let part = CallPart::new(request, &terms, slice_bytes, bank)?;
+        let slices = part.cut.slices();
+        Ok(terms.call(bank, slices, marks, Body::Collective(Box::new(part))))
+    }
+
+    /// The messages `requests`, made together on these `terms`, checked; `marks` are for them
+    /// alone. `slice_bytes` has the most bytes of a slice, which depends on the message alone.
+    pub fn messages(
         mut requests: Vec<DeviceRequest>,
         terms: Terms,
         marks: Marks,
-        message_bytes: impl Fn(&DeviceRequest) -> usize,
+        mut slice_bytes: impl FnMut(&DeviceRequest) -> usize,
     ) -> Result<LaneCall> {
-        let Terms {
-            rank,
-            world_size,
-            slot_bytes,
-            ..
-        } = terms;
-        let are_messages = requests.first().is_some_and(is_message);
-        let sharers = match are_messages {
-            true => MESSAGES_MAX,
-            false => requests.len().max(1),
+        requests.sort_by_key(|request| turn(request, terms.rank, terms.world_size));
+        let part = |request: DeviceRequest| {
+            let most = slice_bytes(&request);
+            CallPart::new(request, &terms, most, Bank::Host)
         };
-        let share_bytes = share_bytes(slot_bytes, sharers);
-        if are_messages {
-            requests.sort_by_key(|request| turn(request, rank, world_size));
-        }
-        let by_slots = |request: &DeviceRequest| goes_by_slots(&request.on_host());
-        let bank = bank(terms.is_direct && requests.iter().all(by_slots));
-        let is_alone = requests.len() == 1;
-        let cut = |request: &DeviceRequest| {
-            let most = match are_messages {
-                true => message_bytes(request),
-                false => share_bytes,
-            };
-            let cut = Cut::new(request, rank, world_size, most, bank)?;
-            request.check_overlap(cut.own_bytes(rank))?;
-            Ok(if is_alone { cut } else { cut.among_others() })
-        };
-        let cuts = requests.iter().map(cut).collect::<Result<Vec<_>>>()?;
-        if cuts.len() > 1 && cuts.iter().any(|cut| !cut.is_agreed()) {
-            let text = "an all_to_all with a count for each pair, made together with other calls";
-            return Err(Error::Unsupported(text.into()));
-        }
-        let parts = cuts.into_iter().zip(requests);
-        let parts = parts.map(|part| CallPart::new(part, world_size));
-        let group = Group::new(parts.collect::<Result<_>>()?, share_bytes, sharers)?;
-        Ok(LaneCall {
-            bank,
-            first: terms.next[bank as usize],
-            slices: group.slices,
-            marks,
-            helpers_max: terms.helpers_max,
-            body: Body::Parts(group),
-        })
+        let parts = requests.into_iter().map(part).collect::<Result<_>>()?;
+        let messages = Messages::new(parts, message_share_bytes(terms.slot_bytes))?;
+        let slices = messages.slices;
+        Ok(terms.call(Bank::Host, slices, marks, Body::Messages(messages)))
     }
 
     /// The call `made` on these `terms`, checked; `marks` are for it alone.
@@ -210,14 +208,7 @@ impl LaneCall {
         let (rank, request) = (terms.rank, &made.request);
         let cut = Cut::new(request, rank, terms.world_size, terms.slot_bytes, bank)?;
         request.check_overlap(cut.own_bytes(rank))?;
-        Ok(LaneCall {
-            bank,
-            first: terms.next[bank as usize],
-            slices: 1,
-            marks,
-            helpers_max: 0,
-            body: Body::OneShot(Box::new(made)),
-        })
+        Ok(terms.call(bank, 1, marks, Body::OneShot(Box::new(made))))
     }
 
     /// The number of `slice`.
@@ -245,8 +236,8 @@ impl LaneCall {
     pub fn carried(&self) -> Carried {
         match (&self.body, self.bank) {
             (Body::OneShot(_), _) => Carried::OneShot,
-            (Body::Parts(_), Bank::Direct) => Carried::Direct,
-            (Body::Parts(_), Bank::Host) => Carried::Host,
+            (_, Bank::Direct) => Carried::Direct,
+            (_, Bank::Host) => Carried::Host,
         }
     }
 
@@ -254,40 +245,31 @@ impl LaneCall {
     pub fn one_shot(&self) -> Option<&OneShotCall> {
         match &self.body {
             Body::OneShot(call) => Some(call),
-            Body::Parts(_) => None,
+            Body::Collective(_) | Body::Messages(_) => None,
         }
     }
 
     /// What `slice` brings from the device into its slot.
     pub fn brought(&self, slice: u32) -> Vec<Transfer> {
-        match &self.body {
-            Body::OneShot(_) => vec![],
-            Body::Parts(_) => {
-                self.transfers(slice, |part, slice| (part.cut.brought(slice), &part.input))
-            }
-        }
+        self.transfers(slice, |part, slice| (part.cut.brought(slice), &part.input))
     }
 
     /// What `slice` takes to the device from its result.
     pub fn taken(&self, slice: u32) -> Vec<Transfer> {
-        match &self.body {
-            Body::OneShot(_) => vec![],
-            Body::Parts(_) => {
-                self.transfers(slice, |part, slice| (part.cut.taken(slice), &part.output))
-            }
-        }
+        self.transfers(slice, |part, slice| (part.cut.taken(slice), &part.output))
     }
 
     /// What `slice`, a direct one, takes to the device from other ranks' slots.
     pub fn fetched(&self, slice: u32) -> Vec<Fetch> {
-        let mut fetches = vec![];
-        for (place, CallPart { cut, output, .. }, slice) in self.of_slice(slice) {
+        let fetches = |CallPart { cut, output, .. }: &CallPart| {
+            let mut fetches = vec![];
             for Fetched { rank, part } in cut.fetched(slice) {
-                let transfers = output.transfers(part.of_buffer, place + part.at);
+                let transfers = output.transfers(part.of_buffer, part.at);
                 fetches.extend(transfers.map(|transfer| Fetch { rank, transfer }));
             }
-        }
-        fetches
+            fetches
+        };
+        self.part().map(fetches).unwrap_or_default()
     }
 
     /// What `slice`, a direct one, takes to the device from this rank's place of sums.
@@ -299,40 +281,38 @@ impl LaneCall {
 
     /// What `slice`, a direct one, copies from this rank's input to its output.
     pub fn kept(&self, slice: u32) -> Vec<(DeviceRegion, DeviceRegion)> {
-        let kept = |(_, part, slice): (usize, &CallPart, u32)| match part.cut.kept(slice) {
+        let kept = |part: &CallPart| match part.cut.kept(slice) {
             Some([from, into]) if !part.is_in_place => part.input.paired(from, &part.output, into),
             _ => vec![],
         };
-        self.of_slice(slice).flat_map(kept).collect()
+        self.part().map(kept).unwrap_or_default()
     }
 
-    /// Where its results stand on the device.
-    pub fn outputs(&self) -> Vec<DeviceRegion> {
+    /// Where its results stand on the device, if it is no message.
+    pub fn outputs(&self) -> &[DeviceRegion] {
         match &self.body {
-            Body::OneShot(call) => call.request.output.regions().to_vec(),
-            Body::Parts(_) => {
-                let regions = self.parts().map(|part| part.output.regions());
-                regions.flatten().copied().collect()
-            }
+            Body::OneShot(call) => call.request.output.regions(),
+            Body::Collective(part) => part.output.regions(),
+            Body::Messages(_) => &[],
         }
     }
 
-    /// The calls that the host carries out.
-    fn parts(&self) -> impl Iterator<Item = &CallPart> {
-        self.group().into_iter().flat_map(|group| &group.parts)
-    }
-
-    fn group(&self) -> Option<&Group> {
+    /// The collective, if it is one in slices.
+    fn part(&self) -> Option<&CallPart> {
         match &self.body {
-            Body::Parts(group) => Some(group),
-            Body::OneShot(_) => None,
+            Body::Collective(part) => Some(part),
+            Body::Messages(_) | Body::OneShot(_) => None,
         }
     }
 
     /// The calls that have a part in `slice`, each with its place in slots and its own slice.
     fn of_slice(&self, slice: u32) -> impl Iterator<Item = (usize, &CallPart, u32)> {
-        let group = self.group().into_iter();
-        group.flat_map(move |group| group.of_slice(slice))
+        let messages = match &self.body {
+            Body::Messages(messages) => Some(messages.of_slice(slice)),
+            Body::Collective(_) | Body::OneShot(_) => None,
+        };
+        let collective = self.part().map(|part| (0, part, slice));
+        collective.into_iter().chain(messages.into_iter().flatten())
     }
 
     /// The copies of one side of all parts of `slice`.
@@ -351,34 +331,29 @@ impl LaneCall {
         transfers
     }
 
-    /// The calls that ranks compare before they read each other's slots.
-    pub fn compared(&self) -> Vec<Request> {
+    /// The collective that ranks compare, without memory, and the most bytes of its slices.
+    pub fn compared(&self) -> Option<(Request, usize)> {
         match &self.body {
-            Body::OneShot(call) => vec![call.request.on_host()],
-            Body::Parts(_) => self
-                .parts()
-                .map(|part| part.cut.request().clone())
-                .collect(),
+            Body::OneShot(call) => Some((call.request.on_host(), call.bytes())),
+            Body::Collective(part) => Some((part.cut.request().clone(), part.cut.slice_bytes())),
+            Body::Messages(_) => None,
         }
     }
 
-    /// The most bytes of a slice of each of its calls.
-    pub fn share_bytes(&self) -> usize {
-        match &self.body {
-            Body::OneShot(call) => call.bytes(),
-            Body::Parts(group) => group.share_bytes,
-        }
+    /// Elements of a slice of a collective's vector, or of each block.
+    pub fn part_elements(&self) -> u64 {
+        self.part().map_or(0, |part| part.cut.part_elements())
     }
 
     /// Whether each rank combines by itself what it gets.
     pub fn sums_alone(&self) -> bool {
-        self.parts().any(|part| part.cut.sums_alone())
+        self.part().is_some_and(|part| part.cut.sums_alone())
     }
 
     /// Whether devices take sums that other ranks have combined.
     pub fn shares_sums(&self) -> bool {
-        self.parts()
-            .any(|part| part.sum.is_some() && part.cut.shares_sums())
+        self.part()
+            .is_some_and(|part| part.sum.is_some() && part.cut.shares_sums())
     }
 
     /// Combines this rank's shares of `slice`, a direct one, in the slots that `slot` finds by
@@ -391,46 +366,28 @@ impl LaneCall {
         slot: impl Fn(usize) -> Region,
         parallel: &mut Parallel,
     ) -> Result<()> {
-        for (place, part, slice) in self.of_slice(slice) {
-            if let (Some(sum), Some(share)) = (&part.sum, part.cut.share(slice)) {
-                let within = |slot: Region| slot.part(place..slot.bytes());
-                sum.combine(&share, own, |rank| within(slot(rank)), parallel)?;
-            }
+        match self.part().map(|part| (&part.sum, part.cut.share(slice))) {
+            Some((Some(sum), Some(share))) => sum.combine(&share, own, slot, parallel),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
-    /// The bytes of the input or of the output, whichever is longer, of one of the calls that are
-    /// made together.
-    pub fn bytes(&self, index: usize) -> usize {
-        let longer = |part: &CallPart| part.input.bytes().max(part.output.bytes());
+    /// The bytes of the input or of the output, whichever is longer, if it is no message.
+    pub fn bytes(&self) -> usize {
         match &self.body {
             Body::OneShot(call) => call.bytes(),
-            Body::Parts(group) => group.parts.get(index).map_or(0, longer),
+            Body::Collective(part) => part.input.bytes().max(part.output.bytes()),
+            Body::Messages(_) => 0,
         }
     }
 
-    /// Whether all ranks have as many slices.
-    pub fn is_agreed(&self) -> bool {
-        self.parts().all(|part| part.cut.is_agreed())
-    }
-
-    /// What the host does for `slice`, from the slot to the result. Of several calls those that
-    /// have such a slice.
-    pub fn on_host(&self, slice: u32, slot: Region, result: Region) -> Vec<Request> {
+    /// The host's messages of `slice`, from the slot to the result.
+    pub fn messages_of(&self, slice: u32, slot: Region, result: Region) -> Vec<Request> {
         let request = |(place, part, slice): (usize, &CallPart, u32)| {
             let share = |region: Region| region.part(place..region.bytes());
             part.cut.on_host(slice, share(slot), share(result))
         };
         self.of_slice(slice).map(request).collect()
-    }
-}
-
-/// The slots of a call, which devices of other ranks read if it is direct.
-fn bank(is_direct: bool) -> Bank {
-    match is_direct {
-        true => Bank::Direct,
-        false => Bank::Host,
     }
 }
 

@@ -12,7 +12,7 @@
 //!
 //! All ranks cut alike, because the length of a part depends only on the collective, the data type,
 //! the number of ranks and the size of slots. Where each pair of ranks has a count of its own, the
-//! number of slices may differ ([`Cut::is_agreed`]).
+//! number of slices may differ.
 
 use std::ops::Range;
 
@@ -79,6 +79,8 @@ pub struct Cut {
     /// Whether each rank combines by itself what it gets.
     sums_alone: bool,
     element_bytes: usize,
+    /// The most bytes of a slice in a slot.
+    slice_bytes: usize,
     /// Elements of a block in a slice.
     part_elements: u64,
     /// The blocks of the input and of the output, in elements; none on a rank that gives or gets
@@ -89,8 +91,8 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// The cut of `request`, as `rank` of `world_size` makes it, into slices for slots of
-    /// `slot_bytes` of `bank`.
+    /// The cut of `request`, as `rank` of `world_size` makes it, into slices of `slice_bytes` at
+    /// most in slots of `bank`.
     ///
     /// # Errors
     /// What is wrong with the request; `Unsupported` for what lanes do not carry out.
@@ -98,7 +100,7 @@ impl Cut {
         request: &DeviceRequest,
         rank: usize,
         world_size: usize,
-        slot_bytes: usize,
+        slice_bytes: usize,
         bank: Bank,
     ) -> Result<Cut> {
         let host = request.on_host();
@@ -114,7 +116,7 @@ impl Cut {
             }
             _ => {}
         }
-        let cut = Cut::of_host(host, rank, world_size, slot_bytes, bank)?;
+        let cut = Cut::of_host(host, rank, world_size, slice_bytes, bank)?;
         for (what, side, buffer) in [
             ("input", &cut.input, &request.input),
             ("output", &cut.output, &request.output),
@@ -139,7 +141,7 @@ impl Cut {
         host: Request,
         rank: usize,
         world_size: usize,
-        slot_bytes: usize,
+        slice_bytes: usize,
         bank: Bank,
     ) -> Result<Cut> {
         let element_bytes = host.dtype.size_bytes();
@@ -153,10 +155,10 @@ impl Cut {
             Bank::Direct => gives_blocks,
         };
         let blocks = if has_blocks { world_size } else { 1 };
-        let part_elements = (slot_bytes / element_bytes / blocks) as u64;
+        let part_elements = (slice_bytes / element_bytes / blocks) as u64;
         if part_elements == 0 {
             return Err(Error::InvalidArgument(format!(
-                "slots of {slot_bytes} bytes do not hold one element for each of {world_size} ranks"
+                "slices of {slice_bytes} bytes do not hold one element for each of {world_size} ranks"
             )));
         }
         let slices = host.longest_block().div_ceil(part_elements);
@@ -179,6 +181,7 @@ impl Cut {
             bank,
             sums_alone,
             element_bytes,
+            slice_bytes,
             part_elements,
             input: sides.input,
             output: sides.output,
@@ -196,9 +199,14 @@ impl Cut {
         self.slices
     }
 
-    /// Whether all ranks have as many slices.
-    pub fn is_agreed(&self) -> bool {
-        !matches!(self.request.counts, Counts::Pairwise { .. })
+    /// Elements of a slice of the vector, or of each block.
+    pub fn part_elements(&self) -> u64 {
+        self.part_elements
+    }
+
+    /// The most bytes of a slice in a slot.
+    pub fn slice_bytes(&self) -> usize {
+        self.slice_bytes
     }
 
     /// The bytes of the longer side that are the shorter one in a call in place, if not all.
@@ -258,14 +266,6 @@ impl Cut {
         let is_own = self.giver(block, slice) == self.rank && !sums;
         let kept = [own(&self.input)?, own(&self.output)?];
         (is_own && !kept[0].is_empty()).then_some(kept)
-    }
-
-    /// The same call among others that share its slots: its sums are those of all ranks.
-    pub fn among_others(self) -> Cut {
-        Cut {
-            sums_alone: false,
-            ..self
-        }
     }
 
     /// Whether each rank combines by itself what it gets, in its own place of sums.
@@ -349,56 +349,27 @@ impl Cut {
         &self.request
     }
 
-    /// The call on the host that handles `slice`, from the slot to the result. Behind the last
-    /// slice it is one of nothing.
+    /// The host's message for `slice`, from the slot to the result.
     pub fn on_host(&self, slice: u32, slot: Region, result: Region) -> Request {
-        let bytes = |blocks: &[Range<u64>]| {
-            let parts = blocks.iter().map(|block| self.part(block, slice));
-            parts.map(|part| self.bytes(part).len()).sum::<usize>()
+        let elements = |blocks: &[Range<u64>]| {
+            let part = blocks.first().map_or(0..0, |block| self.part(block, slice));
+            part.end - part.start
         };
+        let [given, taken] = [&self.input, &self.output].map(|side| elements(side));
+        let bytes = |elements: u64| self.bytes(0..elements);
         Request {
-            counts: self.counts(slice),
+            counts: Counts::Even(given.max(taken)),
             whole: self.whole(),
-            input: slot.part(0..bytes(&self.input)),
-            output: result.part(0..bytes(&self.output)),
+            input: slot.part(bytes(given)),
+            output: result.part(bytes(taken)),
             ..self.request.clone()
         }
     }
 
-    /// What the call that handles a slice says of all of them, if there are several: calls of other
-    /// counts may begin with the same slices, and blocks lie elsewhere then.
+    /// What a slice of a message says of all of them, if there are several: a message of another
+    /// length may begin with the same slices.
     fn whole(&self) -> Option<u32> {
-        let is_cut = self.slices > 1;
-        match &self.request.counts {
-            Counts::Even(count) => is_cut.then(|| list_digest([*count])),
-            Counts::PerRank(counts) => is_cut.then(|| list_digest(counts.iter().copied())),
-            // Each pair compares its own.
-            Counts::Pairwise { .. } => None,
-        }
-    }
-
-    /// The counts of the call that handles `slice`.
-    fn counts(&self, slice: u32) -> Counts {
-        let counts = |blocks: &[Range<u64>]| -> Vec<u64> {
-            let part = |block: &Range<u64>| self.part(block, slice);
-            blocks
-                .iter()
-                .map(part)
-                .map(|part| part.end - part.start)
-                .collect()
-        };
-        let whole = |count: &u64| {
-            let part = self.part(&(0..*count), slice);
-            part.end - part.start
-        };
-        match &self.request.counts {
-            Counts::Even(count) => Counts::Even(whole(count)),
-            Counts::PerRank(list) => Counts::PerRank(list.iter().map(whole).collect()),
-            Counts::Pairwise { .. } => Counts::Pairwise {
-                input: counts(&self.input),
-                output: counts(&self.output),
-            },
-        }
+        (self.slices > 1).then(|| list_digest([self.request.longest_block()]))
     }
 
     /// The elements of `block` in `slice`.

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use super::call::LaneCall;
 use super::staging::{Bank, Staging};
 use super::words::{Word, Words};
-use crate::engine::Gate;
+use crate::engine::SharedSlots;
 use crate::error::Result;
 use crate::reduce::Parallel;
 use crate::sync::lock;
@@ -85,25 +85,13 @@ impl DirectSlots {
 pub struct CallGate {
     slots: Arc<DirectSlots>,
     call: Arc<LaneCall>,
-    /// Which of the calls that are made together this is.
-    index: usize,
-    /// Whether the slices of all of them go through this gate; else it only compares its own call.
-    has_slices: bool,
 }
 
 impl CallGate {
-    /// The gates of `call` for each of the calls that ranks compare: its slices go through the
-    /// last.
-    pub fn all(slots: &Arc<DirectSlots>, call: &Arc<LaneCall>, count: usize) -> Vec<Arc<CallGate>> {
-        let gate = |index| {
-            Arc::new(CallGate {
-                slots: slots.clone(),
-                call: call.clone(),
-                index,
-                has_slices: index + 1 == count,
-            })
-        };
-        (0..count).map(gate).collect()
+    /// The gate of `call`, a direct one.
+    pub fn new(slots: &Arc<DirectSlots>, call: &Arc<LaneCall>) -> CallGate {
+        let (slots, call) = (slots.clone(), call.clone());
+        CallGate { slots, call }
     }
 
     /// Whether `word` of `rank` has reached the end of `slice`.
@@ -114,20 +102,13 @@ impl CallGate {
     }
 }
 
-impl Gate for CallGate {
+impl SharedSlots for CallGate {
     fn slices(&self) -> u32 {
-        match self.has_slices {
-            true => self.call.slices,
-            false => 0,
-        }
+        self.call.slices
     }
 
     fn bytes(&self) -> usize {
-        match self.has_slices {
-            true => (0..=self.index).map(|index| self.call.bytes(index)).max(),
-            false => Some(self.call.bytes(self.index)),
-        }
-        .unwrap_or(0)
+        self.call.bytes()
     }
 
     fn helpers_max(&self) -> usize {

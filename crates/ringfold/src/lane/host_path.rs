@@ -61,7 +61,7 @@ impl HostPath {
     }
 
     /// The staging memory.
-    pub fn staging(&self) -> &Staging {
+    pub fn staging(&self) -> &Arc<Staging> {
         &self.staging
     }
 

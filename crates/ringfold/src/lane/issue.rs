@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::call::{LaneCall, Marks, is_message, message_share_bytes};
+use super::call::{LaneCall, Marks, message_share_bytes};
 use super::copies;
 use super::cut::goes_by_slots;
 use super::guard::Guard;
@@ -73,9 +73,9 @@ impl Issuer {
         }
     }
 
-    /// What is asked for as a call that one kernel does, if it does. May have to compile that.
-    pub fn one_shot(&mut self, requests: &[DeviceRequest]) -> Result<Option<OneShotCall>> {
-        let (Some(one_shot), [request]) = (&mut self.one_shot, requests) else {
+    /// `request` as a call that one kernel does, if it does. May have to compile that.
+    pub fn one_shot(&mut self, request: &DeviceRequest) -> Result<Option<OneShotCall>> {
+        let Some(one_shot) = &mut self.one_shot else {
             return Ok(None);
         };
         let on_host = request.on_host();
@@ -106,22 +106,17 @@ impl Issuer {
     }
 
     /// The most bytes of a slice of a message, which its sender and its receiver know alike.
-    pub fn message_bytes(&self, request: &DeviceRequest) -> usize {
-        let most = message_share_bytes(self.staging.slot_bytes());
-        let chosen = self.policy.slice_bytes(&request.on_host(), Carried::Host);
-        chosen.min(most)
+    pub fn message_bytes(&mut self, request: &DeviceRequest) -> usize {
+        let (most, request) = (
+            message_share_bytes(self.staging.slot_bytes()),
+            request.on_host(),
+        );
+        self.policy.log(&request, Carried::Host);
+        self.policy.slice_bytes(&request, Carried::Host).min(most)
     }
 
-    /// The most bytes of a slice of the call or group `requests`.
-    pub fn slice_bytes(&mut self, requests: &[DeviceRequest]) -> usize {
-        // The slices of a group travel together, and messages have slices of their own.
-        let [request] = requests else {
-            return self.staging.slot_bytes();
-        };
-        if is_message(request) {
-            self.policy.log(&request.on_host(), Carried::Host);
-            return self.staging.slot_bytes();
-        }
+    /// The most bytes of a slice of the collective `request`.
+    pub fn slice_bytes(&mut self, request: &DeviceRequest) -> usize {
         let request = request.on_host();
         let carried = match self.staging.is_direct() && goes_by_slots(&request) {
             true => Carried::Direct,
@@ -219,7 +214,7 @@ impl Issuer {
             && !call.sums_alone()
         {
             for output in call.outputs() {
-                guard.enqueue(current, &staging, output)?;
+                guard.enqueue(current, &staging, *output)?;
             }
         }
         *taken = Some(due);

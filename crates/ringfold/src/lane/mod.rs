@@ -34,6 +34,7 @@ mod issue;
 pub mod measure;
 pub(crate) mod one_shot;
 mod open;
+mod parts;
 mod path;
 pub(crate) mod policy;
 pub(crate) mod program;
@@ -56,7 +57,7 @@ pub use path::WaitPath;
 pub use policy::Carried;
 pub use request::{DeviceBuffer, DeviceRequest};
 
-use call::{LaneCall, Terms, is_message};
+use call::{LaneCall, Marks, Terms, is_message};
 use issue::Issuer;
 use open::Opened;
 use staging::{BANKS, Bank, Staging};
@@ -213,7 +214,7 @@ impl Lane {
 
     /// Enqueues calls that are made together. All ranks make the same groups, but for messages.
     ///
-    /// The slices of the collectives travel together, and then those of the messages. Four messages
+    /// The collectives are carried out in this order, and then the messages. Four messages
     /// at a time do not wait for each other; of more, all ranks take up those of each pair in the
     /// same order. So groups of messages end whatever each rank's order is, unless a rank has
     /// enqueued the other end of one behind a call that needs a fifth.
@@ -236,16 +237,18 @@ impl Lane {
         }
         // Collectives first, which all ranks have; how these go may not depend on the messages.
         let (messages, collectives): (Vec<_>, Vec<_>) = requests.into_iter().partition(is_message);
-        let parts = match (collectives.is_empty(), messages.is_empty()) {
-            (_, true) => vec![collectives],
-            (true, false) => vec![messages],
-            (false, false) => vec![collectives, messages],
-        };
+        let is_alone = collectives.len() == 1;
         let mut next = issuer.next;
-        let mut calls = Vec::with_capacity(parts.len());
-        for part in parts {
-            let call = self.call(&mut issuer, part, next, stream)?;
+        let mut calls = Vec::with_capacity(collectives.len() + 1);
+        for request in collectives {
+            let call = self.collective(&mut issuer, request, is_alone, next, stream)?;
             next[call.bank as usize] = call.end();
+            calls.push(Arc::new(call));
+        }
+        if !messages.is_empty() {
+            let (marks, terms) = self.terms(&mut issuer, next, stream)?;
+            let slice_bytes = |request: &DeviceRequest| issuer.message_bytes(request);
+            let call = LaneCall::messages(messages, terms, marks, slice_bytes)?;
             calls.push(Arc::new(call));
         }
         let index = self.issue(&mut issuer, &calls, stream)?;
@@ -259,17 +262,38 @@ impl Lane {
         })
     }
 
-    /// The call of all collectives or all messages of a group, whose slices begin with `next`.
-    fn call(
+    /// The collective `request`, whose slices begin with `next`. One kernel may do it if it is
+    /// the only one of its group.
+    fn collective(
         &self,
         issuer: &mut Issuer,
-        requests: Vec<DeviceRequest>,
+        request: DeviceRequest,
+        is_alone: bool,
         next: [u32; BANKS],
         stream: ProgramStream,
     ) -> Result<LaneCall> {
-        let refused = |error, takes| self.worker.fail_by_driver(error, takes);
+        let (marks, terms) = self.terms(issuer, next, stream)?;
+        if is_alone {
+            let one_shot = issuer.one_shot(&request);
+            let refused = |error| self.worker.fail_by_driver(error, issuer.takes());
+            if let Some(made) = one_shot.map_err(refused)? {
+                return LaneCall::by_one_kernel(made, terms, marks);
+            }
+        }
+        let slice_bytes = issuer.slice_bytes(&request);
+        LaneCall::collective(request, terms, marks, slice_bytes)
+    }
+
+    /// What the next call has, whose slices begin with `next`, and its events.
+    fn terms(
+        &self,
+        issuer: &mut Issuer,
+        next: [u32; BANKS],
+        stream: ProgramStream,
+    ) -> Result<(Marks, Terms)> {
         let begun = issuer.begin(stream);
-        let Some(marks) = begun.map_err(|error| refused(error, issuer.takes()))? else {
+        let refused = |error| self.worker.fail_by_driver(error, issuer.takes());
+        let Some(marks) = begun.map_err(refused)? else {
             let text = "a collective call while a graph is captured: make it outside of the graph";
             return Err(Error::Unsupported(text.into()));
         };
@@ -281,17 +305,7 @@ impl Lane {
             is_direct: self.is_direct(),
             helpers_max: issuer.helpers_max(),
         };
-        let one_shot = issuer.one_shot(&requests);
-        if let Some(made) = one_shot.map_err(|error| refused(error, issuer.takes()))? {
-            return LaneCall::by_one_kernel(made, terms, marks);
-        }
-        let slot_bytes = issuer.slice_bytes(&requests);
-        let terms = Terms {
-            slot_bytes,
-            ..terms
-        };
-        let message_bytes = |request: &DeviceRequest| issuer.message_bytes(request);
-        LaneCall::new(requests, terms, marks, message_bytes)
+        Ok((marks, terms))
     }
 
     /// Gives `calls` to the thread, and has their copies be enqueued. How many it has been given.
@@ -423,9 +437,10 @@ pub struct DeviceWork {
 }
 
 impl DeviceWork {
-    /// By what it is carried out, of a group its collectives: the host, or devices.
+    /// By what it is carried out, of a group its first call: the host, or devices.
     pub fn carried(&self) -> Carried {
-        self.calls[0].carried()
+        let first = self.calls.first();
+        first.map_or(Carried::Host, |call| call.carried())
     }
 
     /// Has `stream` go on only when the call is done. Does not block, except with

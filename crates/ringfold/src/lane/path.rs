@@ -47,7 +47,7 @@ impl StreamPath {
 
 impl Path {
     /// The staging memory that it leads through.
-    pub fn staging(&self) -> &Staging {
+    pub fn staging(&self) -> &Arc<Staging> {
         match self {
             Path::Stream(stream) => &stream.staging,
             Path::Host(host) => host.staging(),

@@ -13,6 +13,7 @@ use std::collections::HashSet;
 
 use super::cut::goes_by_slots;
 use super::one_shot::is_combined;
+use super::program::slices_in_flight;
 use crate::communicator::{Counts, Request};
 use crate::tune::DeviceConstants;
 use crate::tune::devices::one_shot;
@@ -121,7 +122,15 @@ impl Setting<'_> {
                 };
                 Pipeline::direct(collective, shape, constants, host)
             }
-            false => Pipeline::new(collective, shape, constants, host),
+            false => {
+                // Slices in flight share what a slice costs beside its bytes.
+                let in_flight = f64::from(slices_in_flight(shape.depth));
+                let host = Line {
+                    each_us: host.each_us / in_flight,
+                    ..host
+                };
+                Pipeline::new(collective, shape, constants, host)
+            }
         };
         (pipeline, slots)
     }

@@ -27,15 +27,17 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use super::call::LaneCall;
-use super::gate::{CallGate, DirectSlots};
+use super::gate::CallGate;
+use super::parts::CallParts;
 use super::path::Path;
+use super::program::slices_in_flight;
 use super::staging::{BANKS, Bank, Staging};
-use crate::communicator::{Communicator, Counts, Request};
+use crate::communicator::{Communicator, Work};
+use crate::engine::Gate;
 use crate::error::{Error, Result};
-use crate::memory::{Owned, Region};
+use crate::memory::Region;
 use crate::sync::lock;
 use crate::threads;
-use crate::types::{Collective, DType, Op};
 use crate::wait::{Looks, WordWait, wait_until};
 
 /// The most calls of one kernel that wait for the thread: what is given beyond that waits. Devices
@@ -193,10 +195,11 @@ impl Worker {
     }
 
     /// What the thread runs: `path` is its end of what leads to the device.
-    pub fn run(&self, mut path: Path) {
+    pub fn run(self: Arc<Self>, path: Path) {
         threads::sleep_exactly();
+        let path = Arc::new(Mutex::new(path));
         while let Some(call) = self.next() {
-            self.carry_out(&call, &mut path);
+            self.carry_out(&call, &path);
             lock(&self.state).carried_out += 1;
             self.changed.notify_all();
         }
@@ -219,7 +222,7 @@ impl Worker {
     }
 
     /// Carries out the host's part of `call`, or releases what is left of it.
-    fn carry_out(&self, call: &Arc<LaneCall>, path: &mut Path) {
+    fn carry_out(self: &Arc<Self>, call: &Arc<LaneCall>, path: &Arc<Mutex<Path>>) {
         let mut done = 0;
         // A panic is a fault, too: devices must not wait for a thread that is gone.
         let slices = AssertUnwindSafe(|| self.slices(call, path, &mut done));
@@ -231,110 +234,104 @@ impl Worker {
         if let Err(error) = outcome {
             self.fail(error);
         }
+        let mut path = lock(path);
         if done < call.slices {
-            self.release(call, done, path);
+            self.release(call, done, &mut path);
         }
         if let Err(error) = path.end(call) {
             self.fail(self.refusal(&error));
         }
     }
 
-    /// The slices of `call`, in order; `done` counts them.
-    fn slices(&self, call: &Arc<LaneCall>, path: &mut Path, done: &mut u32) -> Result<()> {
+    /// The slices of `call`, in order; `done` counts those that the device takes.
+    fn slices(
+        self: &Arc<Self>,
+        call: &Arc<LaneCall>,
+        path: &Arc<Mutex<Path>>,
+        done: &mut u32,
+    ) -> Result<()> {
         if let Some(fault) = self.fault() {
             return Err(fault);
         }
-        if let (Bank::Direct, Path::Stream(stream)) = (call.bank, &*path) {
-            self.by_slots(call, &stream.direct)?;
+        let Some((request, slice_bytes)) = call.compared() else {
+            return self.messages(call, &mut lock(path), done);
+        };
+        let direct = match (call.bank, &*lock(path)) {
+            (Bank::Direct, Path::Stream(stream)) => Some(stream.direct.clone()),
+            _ => None,
+        };
+        if let Some(slots) = direct {
+            let gate = Gate::Shared(Arc::new(CallGate::new(&slots, call)));
+            self.communicator.run_gated(&request, slice_bytes, gate)?;
             *done = call.slices;
             return Ok(());
         }
-        let slices = match call.is_agreed() {
-            true => call.slices,
-            false => self.most_slices(call.slices)?,
-        };
-        for slice in 0..slices {
-            let number = call.number(slice);
-            // Peers may have more slices than this rank, which then gives and gets nothing.
-            let is_own = slice < call.slices;
-            if is_own {
-                self.wait_for_device(call, slice, path)?;
+        let parts = Arc::new(CallParts::new(self, path, call));
+        let gate = Gate::Own(parts.clone());
+        let outcome = self.communicator.run_gated(&request, slice_bytes, gate);
+        *done = parts.released();
+        outcome
+    }
+
+    /// The slices of messages, several at a time, which the device takes in order.
+    fn messages(&self, call: &Arc<LaneCall>, path: &mut Path, done: &mut u32) -> Result<()> {
+        let most = slices_in_flight(path.staging().depth());
+        let mut under_way = VecDeque::new();
+        let mut begun = 0;
+        while *done < call.slices {
+            let has_room = begun < call.slices && begun - *done < most;
+            if has_room && (begun == *done || self.is_ready(call, begun, path)?) {
+                self.wait_for_device(call, begun, path)?;
+                under_way.push_back(self.begin_messages(call, begun, path)?);
+                begun += 1;
+                continue;
             }
-            let slot = path.staging().slot(call.bank, number).region();
-            let result = path.staging().result(number).region();
-            self.carry_out_on_host(call.on_host(slice, slot, result))?;
-            if is_own {
-                let going_on = path.go_on(call, slice);
-                going_on.map_err(|error| self.refusal(&error))?;
-                *done = slice + 1;
-            }
+            let oldest = under_way.pop_front().unwrap_or_default();
+            let mut oldest = oldest.into_iter();
+            oldest.try_for_each(|work| work.wait().map(|_| ()))?;
+            let going_on = path.go_on(call, *done);
+            going_on.map_err(|error| self.refusal(&error))?;
+            *done += 1;
         }
         Ok(())
     }
 
-    /// The calls of `call`, which go by the slots of all ranks.
-    fn by_slots(&self, call: &Arc<LaneCall>, slots: &Arc<DirectSlots>) -> Result<()> {
-        let compared = call.compared();
-        let gates = CallGate::all(slots, call, compared.len());
-        for (request, gate) in compared.iter().zip(gates) {
-            let slice_bytes = call.share_bytes();
-            self.communicator.run_gated(request, slice_bytes, gate)?;
-        }
-        Ok(())
-    }
-
-    /// The most slices that any rank has.
-    fn most_slices(&self, own: u32) -> Result<u32> {
-        let most = Owned::zeroed(size_of::<u32>());
-        most.region().write(&own.to_ne_bytes());
-        let (count, memory) = (Counts::Even(1), most.region());
-        let request = Request {
-            op: Op::Max,
-            ..Request::new(Collective::AllReduce, DType::U32, count, memory, memory)
-        };
-        self.carry_out_on_host(vec![request])?;
-        let mut bytes = [0; size_of::<u32>()];
-        memory.read(&mut bytes);
-        Ok(u32::from_ne_bytes(bytes))
-    }
-
-    fn carry_out_on_host(&self, mut requests: Vec<Request>) -> Result<()> {
-        if requests.len() == 1 {
-            let request = requests.remove(0);
+    /// Begins the messages of `slice`: none are left of a single one, which ends here.
+    fn begin_messages(&self, call: &LaneCall, slice: u32, path: &Path) -> Result<Vec<Work>> {
+        let number = call.number(slice);
+        let slot = path.staging().slot(call.bank, number).region();
+        let result = path.staging().result(number).region();
+        let requests = call.messages_of(slice, slot, result);
+        if let ([request], 1) = (&requests[..], call.slices) {
             // SAFETY: the slot and the result belong to this thread until it says otherwise, and
             // `run` returns when the call is done.
-            unsafe { self.communicator.run(&request, &mut || Ok(())) }?;
-            return Ok(());
+            unsafe { self.communicator.run(request, &mut || Ok(())) }?;
+            return Ok(vec![]);
         }
         // SAFETY: as above; all works are waited for, or the communicator has ended.
-        let works = unsafe { self.communicator.start_group(requests) }?;
-        works
-            .into_iter()
-            .try_for_each(|work| work.wait().map(|_| ()))
+        unsafe { self.communicator.start_group(requests) }
     }
 
-    /// Waits until `slice` stands in its slot and its result's place is free.
+    /// Whether `slice` stands in its slot and its result's place is free.
+    pub fn is_ready(&self, call: &Arc<LaneCall>, slice: u32, path: &mut Path) -> Result<bool> {
+        let mut is_ready = || {
+            path.look(call, |number| self.later(number))?;
+            Ok(path.has_arrived(call, slice)? && path.is_place_free(call, slice)?)
+        };
+        is_ready().map_err(|error| self.refusal(&error))
+    }
+
+    /// Waits for that.
     ///
     /// Without a deadline, also where there is a single rank: what the program's stream holds
     /// before the call may take as long as it likes. A peer whose data has arrived has the call's
     /// deadline, and names this rank.
     fn wait_for_device(&self, call: &Arc<LaneCall>, slice: u32, path: &mut Path) -> Result<()> {
-        let later = |number| {
-            let state = lock(&self.state);
-            let mut calls = state.calls.iter();
-            calls.find(|call| call.slice_of(number).is_some()).cloned()
-        };
-        let is_ready = |path: &mut Path| {
-            path.look(call, later)?;
-            Ok(path.has_arrived(call, slice)? && path.is_place_free(call, slice)?)
-        };
-        let words = if slice > 0 {
-            WordWait::Flight
-        } else {
-            WordWait::Lull
-        };
-        let looks = Looks::begin(words);
-        while !is_ready(path).map_err(|error| self.refusal(&error))? {
+        let looks = Looks::begin(match slice {
+            0 => WordWait::Lull,
+            _ => WordWait::Flight,
+        });
+        while !self.is_ready(call, slice, path)? {
             if looks.pause() {
                 self.fault().map_or(Ok(()), Err)?;
             }
@@ -342,8 +339,15 @@ impl Worker {
         Ok(())
     }
 
+    /// The call that waits for the thread and has slice `number` of the host's bank.
+    fn later(&self, number: u32) -> Option<Arc<LaneCall>> {
+        let state = lock(&self.state);
+        let mut calls = state.calls.iter();
+        calls.find(|call| call.slice_of(number).is_some()).cloned()
+    }
+
     /// What a call that the device's driver refused means for the lane.
-    fn refusal(&self, error: &Error) -> Error {
+    pub fn refusal(&self, error: &Error) -> Error {
         let rank = self.communicator.rank();
         let reason = format!("its device refused a call: {error}");
         Error::Aborted { rank, reason }

@@ -1,12 +1,12 @@
 //! From a scenario to the ranks' programs: the tuner's choice, the model of the machines, each
 //! rank's call and buffers.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::network::SimNetwork;
 use super::oracle::Oracle;
 use super::staged::Staged;
 use super::{Devices, Payload, Scenario};
@@ -14,7 +14,6 @@ use crate::call::Way;
 use crate::communicator::Request;
 use crate::engine::Job;
 use crate::error::Result;
-use crate::lane::staging::Bank;
 use crate::memory::{Owned, Region};
 use crate::schedule::{Access, Groups, Schedule, Spec, Weights};
 use crate::topology::machine::Machine;
@@ -82,10 +81,7 @@ pub fn resolve(scenario: &Scenario) -> Result<Scenario> {
 /// A scenario with what the tuner would choose filled in, and the choice.
 pub(super) fn checked(scenario: &Scenario) -> Result<(Scenario, Way)> {
     scenario.check()?;
-    let choice = choice(&Scenario {
-        bytes: scenario.host_bytes(),
-        ..scenario.clone()
-    })?;
+    let choice = choice(scenario)?;
     let resolved = Scenario {
         algorithm: Some(choice.method()),
         slice_bytes: Some(choice.slice_bytes as u64),
@@ -204,34 +200,25 @@ fn barrier(scenario: &Scenario) -> Scenario {
     }
 }
 
-/// The host's calls of one rank with data on devices, in order.
+/// The host's calls of one rank with data on devices, in order: one that handles slices by `way`,
+/// or barriers around direct ones.
 pub(super) fn staged_jobs(
     scenario: &Scenario,
+    way: &Way,
     rank: usize,
     staged: &Staged,
+    network: &SimNetwork,
 ) -> Result<VecDeque<Job>> {
-    if scenario.bank() == Bank::Direct {
-        let way = choice(&barrier(scenario))?;
-        let requests = staged.requests(scenario.ranks).map(|(request, _)| request);
-        return requests
-            .map(|request| checked_job(scenario, &way, rank, &request))
-            .collect();
-    }
-    // All slices but the last are of one size, and halves take turns.
-    let mut known: BTreeMap<(Collective, u64), Way> = BTreeMap::new();
-    let requests = staged.requests(scenario.ranks);
-    let jobs = requests.map(|(request, bytes)| {
-        let way = match known.entry((request.collective, bytes)) {
-            Entry::Occupied(way) => way.into_mut(),
-            Entry::Vacant(place) => place.insert(choice(&Scenario {
-                collective: request.collective,
-                bytes,
-                ..scenario.clone()
-            })?),
-        };
-        checked_job(scenario, way, rank, &request)
-    });
-    jobs.collect()
+    let Some(gate) = staged.own_slots(network, rank) else {
+        let barrier = barrier(scenario);
+        let way = choice(&barrier)?;
+        let job = checked_job(scenario, &way, rank, &barrier.request())?;
+        let count = staged.program().host_calls() as usize;
+        return Ok(std::iter::repeat_n(job, count).collect());
+    };
+    let (request, way) = (scenario.request(), way.in_parts());
+    let job = request.check_gated(rank, scenario.ranks, &way, timeout(scenario), gate)?;
+    Ok([with_policies(scenario, &way, job)?].into())
 }
 
 /// One call of one rank.
@@ -245,8 +232,15 @@ fn job(scenario: &Scenario, way: &Way, rank: usize, buffers: &RankBuffers) -> Re
 }
 
 fn checked_job(scenario: &Scenario, way: &Way, rank: usize, request: &Request) -> Result<Job> {
-    let timeout = Duration::from_nanos(scenario.timeout_ps.div_ceil(1000));
-    let mut job = request.check(rank, scenario.ranks, way, timeout)?;
+    let job = request.check(rank, scenario.ranks, way, timeout(scenario))?;
+    with_policies(scenario, way, job)
+}
+
+fn timeout(scenario: &Scenario) -> Duration {
+    Duration::from_nanos(scenario.timeout_ps.div_ceil(1000))
+}
+
+fn with_policies(scenario: &Scenario, way: &Way, mut job: Job) -> Result<Job> {
     // `stragglar` expects the root last.
     job.root = scenario.root;
     let weights = scenario.weights.as_ref().filter(|_| way.is_weighted);

@@ -1,6 +1,6 @@
 //! What a rank's device does for a call: the steps of its lane, and what each moves.
 //!
-//! * The host handles slices: a slice is brought and taken, with a call of the host's between.
+//! * The host handles slices: a slice is brought and taken, with the host's schedule between.
 //! * Devices move slices through the slots of all ranks, and ranks combine them there: a barrier
 //!   when all have brought theirs, and if there are sums another when all have combined.
 //! * One kernel does it: it stores its row, and reads those of its peers behind their flags.
@@ -52,7 +52,12 @@ impl Program {
         }
     }
 
-    /// The calls of the host that it waits for.
+    /// Whether devices move slices through the slots of all ranks.
+    pub fn is_direct(&self) -> bool {
+        matches!(self, Program::Cut(cut) if cut.bank() == Bank::Direct)
+    }
+
+    /// The calls of the host that it waits for: slices, or barriers around them.
     pub fn host_calls(&self) -> u32 {
         match self {
             Program::OneShot { .. } => 0,

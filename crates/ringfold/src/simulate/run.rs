@@ -152,7 +152,9 @@ impl Simulation {
             members.push(SimulatedRank {
                 engine,
                 jobs: match &staged {
-                    Some(staged) => prepare::staged_jobs(scenario, rank, staged)?,
+                    Some(staged) => {
+                        prepare::staged_jobs(scenario, &choice, rank, staged, &network)?
+                    }
                     None => prepare::jobs(&resolved, &choice, rank, &buffers)?,
                 },
                 staged,
@@ -406,10 +408,15 @@ impl Simulation {
             // A call whose data has arrived succeeds.
             self.go_on(rank);
             let member = &mut self.members[rank];
-            if matches!(member.stage, Stage::Running)
-                && let Err(error) = member.engine.check_deadlines(now)
-            {
-                self.fail(rank, error);
+            if matches!(member.stage, Stage::Running) {
+                match member.engine.check_deadlines(now) {
+                    Err(error) => self.fail(rank, error),
+                    // It has begun since: its data came late.
+                    Ok(()) => {
+                        let deadline_ps = self.now.saturating_add(self.scenario.timeout_ps);
+                        self.deadlines.push(Reverse((deadline_ps, rank)));
+                    }
+                }
             }
         }
     }

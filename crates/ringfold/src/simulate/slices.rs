@@ -27,7 +27,9 @@ impl Simulation {
     pub fn is_due(&self, rank: usize) -> bool {
         let member = &self.members[rank];
         let is_refused = member.refusal.is_some() && !member.jobs.is_empty();
-        is_refused || self.network.world().is_due(rank, member.host_calls)
+        // The engine itself waits for what its device brings.
+        let is_gated = member.jobs.front().is_some_and(|job| job.gate.is_some());
+        is_refused || is_gated || self.network.world().is_due(rank, member.host_calls)
     }
 
     /// Has a rank make its next call of a slice, or end behind the last, when its device has done
@@ -43,26 +45,30 @@ impl Simulation {
         }
     }
 
-    /// Does what follows a host call of a slice: the rank combines its share, or its device goes
-    /// on.
+    /// Does what follows a call of the host's: behind a barrier of a direct slice, the rank combines
+    /// its share, or its device goes on.
     pub fn end_host_call(&mut self, rank: usize) {
-        let call = self.members[rank].host_calls;
-        self.members[rank].host_calls += 1;
-        let Some(staged) = &self.members[rank].staged else {
+        let member = &self.members[rank];
+        let (Some(staged), call) = (&member.staged, member.host_calls) else {
             return;
         };
         let program = staged.program();
-        let releases = program.releases_behind(call);
-        let Some((slice, share)) = program.share_behind(call) else {
-            if releases {
-                self.network.world().release(rank);
-            }
+        if !program.is_direct() {
+            self.members[rank].host_calls = program.host_calls();
             return;
-        };
+        }
+        let (releases, share) = (program.releases_behind(call), program.share_behind(call));
         let slot = |rank: usize, slice| self.slot(rank, slice);
-        staged.combine(slice, &share, &slot, self.scenario.ranks);
-        let bytes = share.at.len() as u64;
+        let share = share.map(|(slice, share)| {
+            staged.combine(slice, &share, &slot, self.scenario.ranks);
+            (slice, share.at.len() as u64)
+        });
+        self.members[rank].host_calls += 1;
         let mut world = self.network.world();
-        world.combine_share(rank as u32, (slice, bytes), releases);
+        match share {
+            Some(share) => world.combine_share(rank as u32, share, releases),
+            None if releases => world.release(rank),
+            None => {}
+        }
     }
 }

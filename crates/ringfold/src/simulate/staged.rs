@@ -1,25 +1,28 @@
-//! A call on devices' data, as the host sees it: the slices that a rank's lane cuts it into, each a
-//! call from a slot of staging memory to a result.
+//! A call on devices' data, as the host sees it: the slices that a rank's lane cuts it into, each
+//! with a slot of staging memory and the place of its result.
 
+use std::fmt;
 use std::sync::Arc;
 
+use super::network::SimNetwork;
 use super::program::Program;
 use super::scenario::{Payload, Scenario};
-use crate::communicator::{Counts, Request};
+use crate::communicator::Request;
+use crate::engine::{Gate, OwnSlots};
 use crate::error::Result;
 use crate::lane::cut::{Cut, Fetched, Part, Share};
-use crate::lane::program::Step;
+use crate::lane::program::{Step, slices_in_flight};
 use crate::lane::staging::Bank;
 use crate::lane::sum::Sum;
 use crate::memory::{Owned, Region};
 use crate::reduce::{Parallel, ReductionKernel};
-use crate::types::Collective;
 
 /// Slots and results of one rank.
 pub(super) struct Staged {
     program: Program,
     /// The call, without memory.
     request: Request,
+    bytes: usize,
     /// Slice n has number n % depth.
     slots: Vec<Arc<Owned>>,
     results: Vec<Arc<Owned>>,
@@ -43,39 +46,36 @@ impl Staged {
             (0..depth).map(|_| Arc::new(Owned::zeroed(bytes))).collect()
         };
         let longest = match &program {
-            Program::Cut(_) => scenario.host_bytes() as usize,
+            Program::Cut(cut) => cut.slice_bytes().min(scenario.bytes as usize),
             Program::OneShot { bytes, .. } => *bytes as usize,
         };
         Ok(Some(Staged {
             slots: memory(longest),
             results: memory(longest),
             program,
+            bytes: scenario.bytes as usize,
             request: scenario.request(),
             moves_data,
         }))
     }
 
-    /// The host's calls, in order, each with its size as nccl-tests counts it.
-    pub fn requests(&self, ranks: usize) -> impl Iterator<Item = (Request, u64)> {
-        (0..self.program.host_calls()).map(move |place| {
-            let (slot, result) = (self.slot(place), self.result(place));
-            let request = match &self.program {
-                Program::Cut(cut) if cut.bank() == Bank::Direct => {
-                    let (counts, nothing) = (Counts::Even(0), Region::EMPTY);
-                    let dtype = self.request.dtype;
-                    Request::new(Collective::Barrier, dtype, counts, nothing, nothing)
-                }
-                Program::Cut(cut) => cut.on_host(place, slot, result),
-                Program::OneShot { .. } => unreachable!("no call of the host's"),
-            };
-            let count = match request.counts {
-                Counts::Even(count) => count,
-                _ => 0,
-            };
-            let blocks = if request.is_of_blocks() { ranks } else { 1 };
-            let bytes = count * (request.dtype.size_bytes() * blocks) as u64;
-            (request, bytes)
-        })
+    /// The slots of `rank` for the engine, if the host handles slices.
+    pub fn own_slots(&self, network: &SimNetwork, rank: usize) -> Option<Gate> {
+        let Program::Cut(cut) = &self.program else {
+            return None;
+        };
+        let slots = || {
+            Arc::new(SimSlots {
+                network: network.clone(),
+                rank,
+                part_elements: cut.part_elements(),
+                parts: cut.slices(),
+                bytes: self.bytes,
+                slots: self.slots.clone(),
+                results: self.results.clone(),
+            })
+        };
+        (cut.bank() == Bank::Host).then(|| Gate::Own(slots()))
     }
 
     /// Combines `share` of a slice in the slots of all ranks; `slot` has that of a rank.
@@ -159,5 +159,58 @@ impl Staged {
 
     fn result(&self, place: u32) -> Region {
         self.results[place as usize % self.results.len()].region()
+    }
+}
+
+/// The slots of one rank in a call whose slices the host handles.
+struct SimSlots {
+    network: SimNetwork,
+    rank: usize,
+    part_elements: u64,
+    parts: u32,
+    bytes: usize,
+    slots: Vec<Arc<Owned>>,
+    results: Vec<Arc<Owned>>,
+}
+
+impl fmt::Debug for SimSlots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimSlots")
+            .field("rank", &self.rank)
+            .finish_non_exhaustive()
+    }
+}
+
+impl OwnSlots for SimSlots {
+    fn parts(&self) -> u32 {
+        self.parts
+    }
+
+    fn part_elements(&self) -> u64 {
+        self.part_elements
+    }
+
+    fn parts_in_flight(&self) -> u32 {
+        slices_in_flight(self.network.world().devices().depth)
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn is_ready(&self, part: u32) -> Result<bool> {
+        Ok(part >= self.parts || self.network.world().is_due(self.rank, part))
+    }
+
+    fn memory(&self, part: u32) -> [Region; 2] {
+        let place = part as usize % self.slots.len();
+        [&self.slots[place], &self.results[place]].map(|memory| memory.region())
+    }
+
+    fn release(&self, part: u32) -> Result<()> {
+        if part < self.parts {
+            self.network.world().release(self.rank);
+        }
+        Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::call::Way;
 use crate::communicator::{Counts, Request, Target};
-use crate::engine::{Engine, Gate};
+use crate::engine::{Engine, Gate, SharedSlots};
 use crate::error::Error;
 use crate::memory::{Pool, Region};
 use crate::random::SplitMix64;
@@ -65,7 +65,7 @@ struct TestGate {
     rank: usize,
 }
 
-impl Gate for TestGate {
+impl SharedSlots for TestGate {
     fn slices(&self) -> u32 {
         self.ranks.slices
     }
@@ -158,7 +158,7 @@ fn submit(engine: &mut Engine, rank: usize, all: &Arc<TestRanks>, count: u64) {
         rank,
     });
     let way = Way::by_slots(4096);
-    let job = request.check_gated(rank, all.each.len(), &way, TIMEOUT, gate);
+    let job = request.check_gated(rank, all.each.len(), &way, TIMEOUT, Gate::Shared(gate));
     engine.submit(job.expect("a call")).expect("room");
 }
 

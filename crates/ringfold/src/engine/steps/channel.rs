@@ -12,6 +12,8 @@ use crate::transport::Posted;
 /// One channel of a call, during one attempt.
 pub(super) struct Channel<'a> {
     pub number: usize,
+    /// The slices before this one may begin: a device has brought their data, if one does.
+    pub slices_brought: u32,
     pub plan: &'a ExecutionPlan,
     pub operation: &'a PreparedOperation,
     pub at: &'a mut ChannelProgress,

@@ -6,7 +6,7 @@ use super::staged::wake;
 use crate::call::{Call, LISTED_MAX, PAIRWISE, list_digest};
 use crate::engine::context::Context;
 use crate::error::{Error, Result};
-use crate::memory::Region;
+use crate::memory::{BufferHandle, Region};
 use crate::reduce::Store;
 use crate::schedule::{Access, Action, Buffer, Span};
 use crate::transport::{
@@ -75,12 +75,13 @@ impl Channel<'_> {
         let Some(post) = self.message(peer, index, span, payload)? else {
             return Ok(Issue::Done);
         };
+        let place = self.place(span.buffer, payload);
         let Context {
             transport,
             registry,
             ..
         } = &mut *self.context;
-        let posted = match self.operation.buffers.place(span.buffer, payload) {
+        let posted = match place {
             Some(place) if !payload.is_empty() => {
                 registry.sync_to_file(payload, place);
                 transport.post_lent(post, payload, place)
@@ -89,6 +90,23 @@ impl Channel<'_> {
             _ => transport.post_send(post, payload),
         };
         Ok(posted?.into())
+    }
+
+    /// Returns the handle of `payload`, which lies in `buffer`, if the message can be lent.
+    fn place(&self, buffer: Buffer, payload: Region) -> Option<BufferHandle> {
+        let Context {
+            transport,
+            registry,
+            ..
+        } = &*self.context;
+        match &self.operation.own_parts {
+            None => self.operation.buffers.place(buffer, payload),
+            Some(_) => {
+                let is_lent = |least| payload.bytes() >= least;
+                transport.lent_bytes_min().filter(|least| is_lent(*least))?;
+                registry.find(payload)
+            }
+        }
     }
 
     /// Receives the message of `span`, whose memory `sink` fills.

@@ -36,6 +36,8 @@ pub struct PlanKey {
     pub in_place: bool,
     /// Number of independent pipelines.
     pub channels: u32,
+    /// Maximum number of slices in flight.
+    pub slices_in_flight: u32,
 }
 
 #[derive(Debug)]
@@ -67,6 +69,7 @@ impl StepsKept {
             key.spec.clone(),
             key.in_place,
             key.channels,
+            key.slices_in_flight,
         )?);
         announce();
         if self.plans.len() == PLANS_MAX {

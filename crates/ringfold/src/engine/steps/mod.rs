@@ -15,6 +15,11 @@
 //!   share scratch memory and bookkeeping.
 //! * Channels share neither: a channel may be any number of slices ahead of another.
 //! * Slices retire in order, once all their steps are issued and complete.
+//!
+//! # Data of devices
+//!
+//! Where a device moves the data through slots of its rank, a slice begins when its part of the
+//! data stands there, and the device takes the part's result once all its slices have retired.
 
 mod blocks;
 mod channel;
@@ -37,6 +42,7 @@ use crate::error::Result;
 use crate::memory::Registry;
 use crate::schedule::{Access, Action, Assignment, Spec};
 use crate::transport::{Ticket, Wake};
+use crate::wait::WordWait;
 use channel::{Channel, Issue};
 pub use kept::{PlanKey, StepsKept};
 use progress::ChannelProgress;
@@ -46,6 +52,16 @@ use progress::ChannelProgress;
 pub struct Steps {
     plan: Arc<ExecutionPlan>,
     channels: Vec<ChannelProgress>,
+    parts: PartsProgress,
+}
+
+/// The parts of the data that a device moves.
+#[derive(Clone, Copy, Debug, Default)]
+struct PartsProgress {
+    /// Number of parts that the device has brought.
+    brought: u32,
+    /// Number of parts whose results the device may take.
+    released: u32,
 }
 
 impl Steps {
@@ -56,10 +72,15 @@ impl Steps {
         context: &mut Context,
         kept: &mut StepsKept,
     ) -> Result<bool> {
-        let mut progressed = false;
+        let mut progressed = self.admit(operation)?;
+        let slices_brought = match &operation.own_parts {
+            Some(own) => own.slices_of(self.parts.brought).start,
+            None => operation.slices,
+        };
         for (number, at) in self.channels.iter_mut().enumerate() {
             let mut channel = Channel {
                 number,
+                slices_brought,
                 plan: &self.plan,
                 operation,
                 at,
@@ -68,7 +89,48 @@ impl Steps {
             };
             progressed |= channel.advance()?;
         }
+        self.release(operation)?;
         Ok(progressed)
+    }
+
+    /// Lets the slices begin that a device has brought; returns whether there were any.
+    fn admit(&mut self, operation: &PreparedOperation) -> Result<bool> {
+        let Some(own) = &operation.own_parts else {
+            return Ok(false);
+        };
+        let before = self.parts.brought;
+        while own.slices_of(self.parts.brought).start < operation.slices
+            && own.slots.is_ready(self.parts.brought)?
+        {
+            let mut slices = own.slices_of(self.parts.brought);
+            slices.try_for_each(|slice| operation.scale_brought(slice))?;
+            self.parts.brought += 1;
+        }
+        Ok(self.parts.brought > before)
+    }
+
+    /// Lets the device take the results of the parts that are done.
+    fn release(&mut self, operation: &PreparedOperation) -> Result<()> {
+        let Some(own) = &operation.own_parts else {
+            return Ok(());
+        };
+        let done = own.part_of(self.slices_done());
+        while self.parts.released < done {
+            own.slots.release(self.parts.released)?;
+            self.parts.released += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether the call waits for its device's next part.
+    fn lacks_part(&self, operation: &PreparedOperation) -> bool {
+        operation.own_parts.as_ref().is_some_and(|own| {
+            let is_last = own.slices_of(self.parts.brought).start >= operation.slices;
+            let in_flight = own
+                .slices_of(self.parts.brought - self.parts.released)
+                .start;
+            !is_last && in_flight < self.plan.slices_in_flight
+        })
     }
 }
 
@@ -79,7 +141,28 @@ impl Executor for Steps {
     }
 
     fn waiting_for(&self, operation: &PreparedOperation, context: &Context) -> Vec<usize> {
-        self.awaited(operation, context)
+        let mut ranks = self.awaited(operation, context);
+        if ranks.is_empty() && self.lacks_part(operation) {
+            ranks.push(context.rank);
+        }
+        ranks
+    }
+
+    fn has_begun(&self, operation: &PreparedOperation) -> bool {
+        operation.own_parts.is_none() || self.parts.brought > 0
+    }
+
+    /// The first data may arrive as late as the program likes.
+    fn is_timed(&self, operation: &PreparedOperation, _context: &Context) -> bool {
+        self.has_begun(operation)
+    }
+
+    fn words(&self, operation: &PreparedOperation) -> Option<WordWait> {
+        let waits = self.lacks_part(operation);
+        waits.then_some(match self.parts.brought {
+            0 => WordWait::Lull,
+            _ => WordWait::Flight,
+        })
     }
 
     fn complete(&mut self, ticket: Ticket, lateness: &mut Lateness) {
@@ -112,12 +195,16 @@ impl Executor for Steps {
 impl StepsKept {
     /// Begins a call of `plan`.
     pub fn begin(&mut self, plan: Arc<ExecutionPlan>) -> Steps {
-        let channels = self.progress(&plan);
-        Steps { plan, channels }
+        let (channels, parts) = (self.progress(&plan), PartsProgress::default());
+        Steps {
+            plan,
+            channels,
+            parts,
+        }
     }
 
     /// Keeps the bookkeeping of a call that is done.
-    pub fn keep(&mut self, Steps { plan, channels }: Steps) {
+    pub fn keep(&mut self, Steps { plan, channels, .. }: Steps) {
         self.keep_progress(&plan, channels);
     }
 }
@@ -194,7 +281,8 @@ impl Channel<'_> {
     /// Begins `slice`; returns false if there is no room yet.
     fn begin_slice(&mut self, slice: u32) -> Result<bool> {
         let limit = self.plan.slices_in_flight;
-        if slice >= limit && self.at.retired <= slice - limit {
+        let has_room = slice < limit || self.at.retired > slice - limit;
+        if !has_room || slice >= self.slices_brought {
             return Ok(false);
         }
         if self.operation.publishes {

@@ -60,7 +60,6 @@ impl Job {
             && bytes <= self.way.slice_bytes() as u64
             && (count > 0 || is_barrier)
             && !scales
-            && self.whole.is_none()
     }
 
     /// Returns the call that the rank announces for this tiny call, but for the sequence.

@@ -10,11 +10,12 @@
 //! then, and no state is a deadlock. What CPUs do needs no driver call, and is done when it is due.
 //!
 //! Calls of the host and direct ones may follow each other in any order: each kind has numbers and
-//! words of its own, in the same queues. Of a direct call, CPUs compare their calls when the first
+//! words of its own, in the same queues. Of a call of the host's bank, CPUs release a slice when all
+//! ranks have as many slices as they may need at the same time. Of a direct call, CPUs compare their calls when the first
 //! slice has arrived; then they combine a slice when it has arrived on all ranks, release it when
 //! all have combined it, and free its slot when all devices have taken it.
 
-use super::{Step, is_batched, steps, steps_ahead};
+use super::{Step, is_batched, slices_in_flight, steps, steps_ahead};
 use crate::lane::staging::{BANKS, Bank};
 use crate::random::SplitMix64;
 
@@ -43,6 +44,8 @@ enum Word {
 struct Rank {
     done: usize,
     words: [[i64; 5]; BANKS],
+    /// Slices of the host's bank before this one have begun.
+    admitted: i64,
     /// One-shot kernels have begun up to that of the direct slice before this number.
     begun: i64,
     /// Of what CPUs do, as much as its CPU has entered, and as much as it has ended.
@@ -53,7 +56,7 @@ struct Rank {
 /// What CPUs do one after the other, with the number behind its last slice.
 #[derive(Clone, Copy, Debug)]
 enum Task {
-    /// A call for a slice of the host's bank.
+    /// A call of the host's bank.
     Host(i64),
     /// A direct call, from this number on.
     Direct(i64, i64),
@@ -76,6 +79,8 @@ impl Rank {
 struct Program {
     calls: Vec<Vec<Operation>>,
     tasks: Vec<Task>,
+    /// Slices of the host's bank that the host may need at the same time.
+    in_flight: i64,
 }
 
 impl Program {
@@ -155,9 +160,14 @@ fn program(
     words: Words,
 ) -> Program {
     let mut next = [0; BANKS];
+    let in_flight = match words {
+        Words::Apart => depth,
+        Words::Batched => depth.saturating_sub(2).max(1),
+    };
     let mut program = Program {
         calls: Vec::new(),
         tasks: Vec::new(),
+        in_flight: in_flight.into(),
     };
     for (call, slices) in calls.iter().enumerate() {
         let steps = order(*slices, depth);
@@ -170,7 +180,7 @@ fn program(
         program.calls.extend(calls);
         let (begin, end) = (i64::from(*first), i64::from(*first + numbers));
         match bank {
-            Bank::Host => program.tasks.extend((begin + 1..=end).map(Task::Host)),
+            Bank::Host => program.tasks.push(Task::Host(end)),
             Bank::Direct if meets => program.tasks.push(Task::Meet(end)),
             Bank::Direct => program.tasks.push(Task::Direct(begin, end)),
         }
@@ -194,7 +204,7 @@ fn least_run_empty(prefixes: &[usize], program: &Program, depth: i64) -> bool {
             has_moved |= run_device(rank, queue, begun);
         }
         for rank in 0..ranks.len() {
-            has_moved |= run_cpu(&mut ranks, rank, &program.tasks, depth);
+            has_moved |= run_cpu(&mut ranks, rank, program, depth);
         }
         if !has_moved {
             let least = queues.iter().map(Vec::len).min().unwrap_or(0);
@@ -205,7 +215,7 @@ fn least_run_empty(prefixes: &[usize], program: &Program, depth: i64) -> bool {
 }
 
 /// Runs the CPU of rank `own` one step further; whether it did anything.
-fn run_cpu(ranks: &mut [Rank], own: usize, tasks: &[Task], depth: i64) -> bool {
+fn run_cpu(ranks: &mut [Rank], own: usize, program: &Program, depth: i64) -> bool {
     let least = |word| ranks.iter().map(|rank| rank.word(Bank::Direct, word)).min();
     let least = |word| least(word).unwrap_or(0);
     let (arrived, combined, taken) = (
@@ -215,34 +225,30 @@ fn run_cpu(ranks: &mut [Rank], own: usize, tasks: &[Task], depth: i64) -> bool {
     );
     let ended = ranks[own].ended;
     let is_met = ranks.iter().all(|rank| rank.entered > ended);
+    let admitted = ranks.iter().map(|rank| rank.admitted).min().unwrap_or(0);
     let rank = &mut ranks[own];
-    let Some(task) = tasks.get(ended).copied() else {
+    let Some(task) = program.tasks.get(ended).copied() else {
         return free_taken(rank, taken);
     };
+    if let Task::Host(end) = task {
+        return run_host(rank, end, admitted, program.in_flight, depth);
+    }
     let of_direct = |word| rank.word(Bank::Direct, word);
     if rank.entered == ended {
         let enters = match task {
-            // The slice has arrived, and the result's place is free.
-            Task::Host(due) => {
-                rank.word(Bank::Host, Word::Arrived) >= due
-                    && rank.word(Bank::Host, Word::Taken) >= due - depth
-            }
+            Task::Host(_) => unreachable!("see above"),
             Task::Direct(begin, end) => begin == end || of_direct(Word::Arrived) > begin,
             Task::Meet(due) => rank.begun >= due,
         };
         rank.entered += usize::from(enters);
         return free_taken(rank, taken) || enters;
     }
-    // A call ends when all ranks have entered it; in one of the host's, nothing else is done.
+    // A call ends when all ranks have entered it.
     if !is_met {
-        return !matches!(task, Task::Host(_)) && free_taken(rank, taken);
+        return free_taken(rank, taken);
     }
     match task {
-        Task::Host(due) => {
-            rank.set(Bank::Host, Word::Released, due);
-            rank.set(Bank::Host, Word::Free, due);
-            rank.ended += 1;
-        }
+        Task::Host(_) => unreachable!("see above"),
         Task::Meet(due) => {
             rank.set(Bank::Direct, Word::Combined, due);
             rank.set(Bank::Direct, Word::Released, due);
@@ -259,6 +265,24 @@ fn run_cpu(ranks: &mut [Rank], own: usize, tasks: &[Task], depth: i64) -> bool {
         }
     }
     true
+}
+
+/// Runs the CPU of a rank one step further in a call of the host's bank up to slice `end`, in which
+/// nothing else is done; whether it did anything. On all ranks slices have begun up to `admitted`.
+fn run_host(rank: &mut Rank, end: i64, admitted: i64, in_flight: i64, depth: i64) -> bool {
+    let of_host = |word| rank.word(Bank::Host, word);
+    // A slice begins when it has arrived, and its result's place is free.
+    let (next, released) = (rank.admitted + 1, of_host(Word::Released));
+    let has_come = of_host(Word::Arrived) >= next && of_host(Word::Taken) >= next - depth;
+    let begins = next <= end && has_come;
+    let releases = released < end && admitted >= end.min(released + in_flight);
+    let is_over = released >= end;
+    rank.admitted += i64::from(begins);
+    rank.set(Bank::Host, Word::Released, released + i64::from(releases));
+    rank.set(Bank::Host, Word::Free, released + i64::from(releases));
+    rank.ended += usize::from(is_over);
+    rank.entered = rank.entered.max(rank.ended);
+    begins || releases || is_over
 }
 
 /// Has a CPU let direct slots be filled again that all devices have taken; whether there are such.
@@ -415,6 +439,22 @@ fn the_rank_that_is_least_far_always_goes_on() {
                 }
             }
         }
+    }
+}
+
+/// A host that needs one slice more to go on with the first.
+#[test]
+fn an_order_is_open_if_the_host_needs_more_than_is_enqueued() {
+    for depth in 1..=8 {
+        let mut program = program(&[9], depth, MIXES[0], closed, words(depth));
+        assert_eq!(program.in_flight, slices_in_flight(depth).into());
+        let is_open = |program: &Program| {
+            let mut prefixes = 0..=program.calls.len();
+            prefixes.any(|calls| !least_run_empty(&[calls; 2], program, depth.into()))
+        };
+        assert!(!is_open(&program), "{depth} slots");
+        program.in_flight += 1;
+        assert!(is_open(&program), "{depth} slots, one slice more");
     }
 }
 

@@ -5,9 +5,11 @@
 //!
 //! ```text
 //! stream out   wait free  ≥ n+1-K · copy to slot n%K          · write arrived n+1
-//! CPU                               arrived ≥ n+1, taken ≥ n+1-K → the host call → released, free
+//! CPU                               arrived ≥ n+1, taken ≥ n+1-K → the schedule → released, free
 //! stream in    wait released ≥ n+1 · copy from result n%K     · write taken n+1
 //! ```
+//!
+//! The host's schedule may need the next slices to go on with one, up to [`slices_in_flight`].
 //!
 //! A *direct* slice is handled in the slots of all ranks: each rank r combines its share there, and
 //! the device copies from any of them.
@@ -52,6 +54,16 @@ pub enum Step {
     Bring(u32),
     /// In *in*: the wait for the result, the copies from it, and the word that says so.
     Take(u32),
+}
+
+/// How many slices of the host's bank the host may need at the same time to go on with the first
+/// of them, among `depth` slots: not more than are enqueued before the first is taken, with the
+/// words that say so.
+pub fn slices_in_flight(depth: u32) -> u32 {
+    match is_batched(depth) {
+        true => depth - 2,
+        false => depth,
+    }
 }
 
 /// The steps of a call of `slices` slices, in the order in which they are enqueued: as many slices

@@ -177,7 +177,6 @@ fn a_panic_of_the_thread_releases_what_it_has_been_given() {
         if lane.rank() == 0 {
             // Cut for larger slots than there are.
             let slot_bytes = 2 * config.slot_bytes;
-            let requests = vec![all_reduce(&memory, COUNT)];
             let marks = lock(&lane.issuer).begin(rank.stream()).expect("events");
             let marks = marks.expect("no graph");
             let terms = Terms {
@@ -188,7 +187,8 @@ fn a_panic_of_the_thread_releases_what_it_has_been_given() {
                 next: [0; 2],
                 is_direct: false,
             };
-            let call = LaneCall::new(requests, terms, marks, |_| slot_bytes);
+            let request = all_reduce(&memory, COUNT);
+            let call = LaneCall::collective(request, terms, marks, slot_bytes);
             let call = call.expect("a call");
             let slices = call.slices;
             // As if its device had done its part.
@@ -210,7 +210,7 @@ fn a_panic_of_the_thread_releases_what_it_has_been_given() {
         }
         let error = lane.fault().expect("a fault").to_string();
         assert!(
-            error.contains("rank 0") && error.contains("panicked"),
+            error.contains("rank 0") && error.contains("panic"),
             "{error}"
         );
     });

@@ -47,18 +47,18 @@ impl Plan {
             _ => 1,
         };
         let mut plan = Plan {
-            calls: vec![any_call(random, world_size, calls == 1)],
+            calls: vec![any_call(random, world_size)],
             pieces: 1 + random.index(3),
         };
         // Not all ranks have a part in a message: groups of one call may differ.
-        let more = (1..calls).map(|_| any_call(random, world_size, false));
+        let more = (1..calls).map(|_| any_call(random, world_size));
         plan.calls.extend(more);
         plan
     }
 }
 
-/// Any call of `world_size` ranks; `alone` if it is not one of a group.
-fn any_call(random: &mut SplitMix64, world_size: usize, alone: bool) -> Case {
+/// Any call of `world_size` ranks.
+fn any_call(random: &mut SplitMix64, world_size: usize) -> Case {
     use Collective::{
         AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter, Send,
         SendRecv,
@@ -92,7 +92,7 @@ fn any_call(random: &mut SplitMix64, world_size: usize, alone: bool) -> Case {
         let any = |random: &mut SplitMix64| random.below(count.max(1) * 2);
         case.counts = Counts::PerRank((0..world_size).map(|_| any(random)).collect());
     }
-    if collective == AllToAll && alone && random.index(2) == 0 {
+    if collective == AllToAll && random.index(2) == 0 {
         // The oracle knows the counts.
         let none = vec![0; world_size];
         case.counts = Counts::Pairwise {

@@ -16,7 +16,8 @@ use crate::simulate::scenario::{Disturbance, Scenario};
 const NEVER_DUE: u32 = u32::MAX / 2;
 
 impl World {
-    fn devices(&self) -> &Devices {
+    /// The devices of a scenario that has such.
+    pub fn devices(&self) -> &Devices {
         self.scenario.devices.as_ref().expect("a rank's device")
     }
 

@@ -65,6 +65,7 @@ fn scenario(constants: &DeviceConstants, bytes: u64, slice_bytes: u64, host: u64
     };
     scenario.compute = Compute {
         copy_ps_per_byte: host,
+        server: Server::Serial,
         ..Compute::FREE
     };
     scenario
@@ -363,11 +364,11 @@ fn sums_in_place_have_the_rate_of_the_link() {
 
 /// One to four processes that share an H200 (`bench/results/2026-11-26-h200`, medians of all rows
 /// of a size in place). A chain is fitted, not measured: what processes that share a device wait
-/// for its engines. A host thread combines 20 GB/s, and copies 17.5 GB/s alone.
+/// for its engines. A host thread combines 20 GB/s, and copies 17.5 GB/s alone. It handled one slice
+/// at a time then, so simulations are faster where its part matters.
 #[test]
 fn simulations_of_an_h200_are_near_its_measured_times() {
     const TOLERANCE: f64 = 0.25;
-    let mut misses = Misses::default();
     for (ranks, mib, slice_bytes, chain_us, measured_us) in [
         (1, 64, 1 << 20, 0.0, 4031.0),
         (2, 4, 299_594, 45.0, 816.0),
@@ -387,8 +388,10 @@ fn simulations_of_an_h200_are_near_its_measured_times() {
         };
         let mut scenario = of_an_h200(ranks, mib << 20, devices);
         scenario.compute.copy_ps_per_byte = if ranks == 1 { 57 } else { 0 };
-        let what = format!("{ranks} ranks, {mib} MiB");
-        misses.compare(measured_us, time_ps(&scenario), TOLERANCE, &what);
+        let simulated_us = time_ps(&scenario) as f64 / PS_PER_US;
+        assert!(
+            (simulated_us / measured_us - 1.0).abs() < TOLERANCE,
+            "{ranks} ranks, {mib} MiB: {measured_us} us measured, {simulated_us} us simulated"
+        );
     }
-    misses.check();
 }

@@ -97,6 +97,7 @@ fn slices_overlap_as_far_as_slots_allow() {
     };
     let mut scenario = free_host(1, 8 << 20, one_slot);
     scenario.compute.copy_ps_per_byte = 80;
+    scenario.compute.server = Server::Serial;
     let host_ps = 80 << 20;
     assert_eq!(time_ps(&scenario), 8 * (slice_ps + host_ps) + slice_ps);
     scenario.devices = call(1, 0, devices()).devices;

@@ -1,0 +1,89 @@
+//! The host's bank in one call: slots of this rank, from which the engine runs a schedule.
+//!
+//! A slice is the engine's from the time it stands in its slot, and the place of its result is
+//! free, until the engine releases it. The device then takes the result and fills the slot again.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::call::LaneCall;
+use super::path::Path;
+use super::program::slices_in_flight;
+use super::staging::Staging;
+use super::worker::Worker;
+use crate::engine::OwnSlots;
+use crate::error::Result;
+use crate::memory::Region;
+use crate::sync::lock;
+
+/// The slots and words of one call of the host's bank.
+#[derive(Debug)]
+pub struct CallParts {
+    worker: Arc<Worker>,
+    path: Arc<Mutex<Path>>,
+    staging: Arc<Staging>,
+    call: Arc<LaneCall>,
+    released: AtomicU32,
+}
+
+impl CallParts {
+    /// The slots of `call`, to which `path` leads.
+    pub fn new(worker: &Arc<Worker>, path: &Arc<Mutex<Path>>, call: &Arc<LaneCall>) -> CallParts {
+        CallParts {
+            worker: worker.clone(),
+            path: path.clone(),
+            staging: lock(path).staging().clone(),
+            call: call.clone(),
+            released: AtomicU32::new(0),
+        }
+    }
+
+    /// Number of slices that the device takes.
+    pub fn released(&self) -> u32 {
+        // Relaxed: the thread that releases them asks.
+        self.released.load(Ordering::Relaxed)
+    }
+}
+
+impl OwnSlots for CallParts {
+    fn parts(&self) -> u32 {
+        self.call.slices
+    }
+
+    fn part_elements(&self) -> u64 {
+        self.call.part_elements()
+    }
+
+    fn parts_in_flight(&self) -> u32 {
+        slices_in_flight(self.staging.depth())
+    }
+
+    fn bytes(&self) -> usize {
+        self.call.bytes()
+    }
+
+    fn is_ready(&self, part: u32) -> Result<bool> {
+        // A call without slices is one of nothing.
+        match part < self.call.slices {
+            true => self
+                .worker
+                .is_ready(&self.call, part, &mut lock(&self.path)),
+            false => Ok(true),
+        }
+    }
+
+    fn memory(&self, part: u32) -> [Region; 2] {
+        let (number, staging) = (self.call.number(part), &self.staging);
+        [staging.slot(self.call.bank, number), staging.result(number)].map(|place| place.region())
+    }
+
+    fn release(&self, part: u32) -> Result<()> {
+        if part < self.call.slices {
+            let going_on = lock(&self.path).go_on(&self.call, part);
+            going_on.map_err(|error| self.worker.refusal(&error))?;
+            // Relaxed: as above.
+            self.released.store(part + 1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
