@@ -20,7 +20,7 @@ use ringfold::{
     Collective, Communicator, Counts, DType, DeviceBuffer, DeviceRequest, Error, LaneConfig,
     Region, Result,
 };
-use software::{all_calls, alone, calls, capture, count, driver, fail, live, step};
+use software::{Host, all_calls, alone, calls, capture, count, driver, fail, live, step};
 
 const STEPPED: (&str, &str) = ("SOFTCUDA_MODE", "stepped");
 /// Bytes of a slice, and of the line of each word after it: words share no line with data.
@@ -30,34 +30,6 @@ const WORD_BYTES: usize = 128;
 const OUT_OF_MEMORY: i32 = 2;
 /// Counts when nothing is pinned and no streams, events, contexts, memory or modules are left.
 const NOTHING: [u64; 6] = [0; 6];
-
-/// Page-aligned host memory.
-struct Host(*mut u8, std::alloc::Layout);
-
-impl Host {
-    fn new(bytes: usize) -> Arc<Host> {
-        let layout = std::alloc::Layout::from_size_align(bytes, 4096).unwrap();
-        // SAFETY: the layout's size is not 0.
-        Arc::new(Host(unsafe { std::alloc::alloc_zeroed(layout) }, layout))
-    }
-
-    fn region(&self) -> Region {
-        // SAFETY: the memory lives as long as the test uses regions of it, which only copy.
-        unsafe { Region::new(self.0, self.1.size()) }
-    }
-}
-
-// SAFETY: only an address; regions copy.
-unsafe impl Send for Host {}
-// SAFETY: as above.
-unsafe impl Sync for Host {}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
-        unsafe { std::alloc::dealloc(self.0, self.1) }
-    }
-}
 
 /// Returns the word at the beginning of a region.
 fn word(region: PinnedRegion) -> &'static AtomicU32 {

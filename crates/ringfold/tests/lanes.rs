@@ -16,7 +16,7 @@ use ringfold::{
     Error, Lane, LaneConfig, ProgramStream, Result, TransportChoice, WaitPath,
 };
 
-use software::{alone, driver, fail, live};
+use software::{Host, alone, driver, fail, live};
 
 /// `CUDA_ERROR_LAUNCH_FAILED`, which the library reports and never handles.
 const REFUSED: i32 = 719;
@@ -30,16 +30,21 @@ const SMALL_COUNT: usize = 500;
 /// Number of elements of six slices, which ranks combine in shares.
 const SHARED_COUNT: usize = 6000;
 
-/// Opens a lane of small slots: two, or four where devices read those of all ranks, so that words
-/// are batched.
+/// The values that elements may have: at first, after each call of two ranks that is carried out,
+/// and bytes of ones (not a number) after a fault.
+const VALUES: [u32; 5] = [
+    1f32.to_bits(),
+    2f32.to_bits(),
+    4f32.to_bits(),
+    8f32.to_bits(),
+    u32::MAX,
+];
+
+/// Opens a lane of four small slots, with which words are batched.
 fn open(communicator: Communicator, ordinal: usize) -> Result<Lane> {
     let config = LaneConfig {
         slot_bytes: 4096,
-        depth: if communicator.transport() == "shm" {
-            4
-        } else {
-            2
-        },
+        depth: 4,
         one_shot: Some(true),
         ..LaneConfig::default()
     };
@@ -108,11 +113,19 @@ fn rank(communicator: Communicator, job: &Job, call: Collective, (name, at): Ref
     let current = device.enter().unwrap();
     let memory = current.allocate(count * 4).unwrap();
     let program = current.stream().unwrap();
+    let host = Host::new(count * 4);
+    let pin = current.pin(host.region(), host.clone()).unwrap();
+    let ones = [VALUES[0]].repeat(count);
+    host.region().write(&bytes(&ones));
+    // SAFETY: the memory is freed when all streams that use it are idle.
+    let region = || unsafe { memory.region() };
+    let is_idle = || device.enter().unwrap().is_idle(&program).unwrap();
+    current.take(&program, pin.whole(), region()).unwrap();
     drop(current);
+    wait_until(is_idle);
     // SAFETY: the stream lives to the end.
     let stream = unsafe { ProgramStream::from_handle(program.handle()) };
-    // SAFETY: the memory is freed when all lanes are closed.
-    let buffer = DeviceBuffer::new(vec![unsafe { memory.region() }]);
+    let buffer = DeviceBuffer::new(vec![region()]);
     let leads = communicator.rank() == 0;
     all.wait();
     if leads {
@@ -121,7 +134,12 @@ fn rank(communicator: Communicator, job: &Job, call: Collective, (name, at): Ref
     all.wait();
     let lane = open(communicator, ordinal);
     let made = lane.as_ref().ok();
-    let calls = made.map(|lane| [(); 2].map(|()| enqueue(lane, call, &buffer, stream)));
+    // Each in place on the results of the one before.
+    let enqueue = |lane: &Lane| {
+        let work = enqueue(lane, call, &buffer, stream)?;
+        work.join(stream).map(|()| work)
+    };
+    let calls = made.map(|lane| [(); 2].map(|()| enqueue(lane)));
     // Without memory operations the lane's thread may make the refused call, later.
     let is_refused = |call: &Result<DeviceWork>| match call {
         Ok(work) => work.wait_on_host(LONG).is_err(),
@@ -143,7 +161,7 @@ fn rank(communicator: Communicator, job: &Job, call: Collective, (name, at): Ref
             thread::yield_now();
         }
     }
-    let later = made.map(|lane| enqueue(lane, call, &buffer, stream));
+    let later = made.map(enqueue);
     all.wait();
     // Calls at the end are not refused: another test checks the objects that are kept then.
     let is_over = leads && fail(c"*", 0, 0);
@@ -164,12 +182,37 @@ fn rank(communicator: Communicator, job: &Job, call: Collective, (name, at): Ref
         let _ = lane.close();
     }
     // The program's stream must be idle, too: otherwise memory that it may use is kept.
-    while !device.enter().unwrap().is_idle(&program).unwrap() {
-        thread::yield_now();
-    }
+    wait_until(is_idle);
+    let current = device.enter().unwrap();
+    current.bring(&program, region(), pin.whole()).unwrap();
+    drop(current);
+    wait_until(is_idle);
+    let mut found = vec![0; count * 4];
+    host.region().read(&mut found);
+    let found = found
+        .chunks(4)
+        .map(|word| u32::from_ne_bytes(word.try_into().unwrap()));
+    let torn: Vec<u32> = found.filter(|word| !VALUES.contains(word)).collect();
+    let torn_at = torn.first().copied().unwrap_or_default();
+    assert!(
+        torn.is_empty(),
+        "call {at}: {} elements as {torn_at:x}, {seen:?}",
+        torn.len()
+    );
+    drop(pin);
     // To free memory the driver waits for the streams of all ranks.
     all.wait();
     seen
+}
+
+fn bytes(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn wait_until(condition: impl Fn() -> bool) {
+    while !condition() {
+        thread::yield_now();
+    }
 }
 
 /// Connects ranks that share memory, so that devices read the slots of all ranks.

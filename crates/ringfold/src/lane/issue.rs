@@ -143,12 +143,17 @@ impl Issuer {
         )?;
         // The number of the last slice in each stream, until it is written.
         let (mut brought, mut taken) = (None, None);
-        for step in call.steps(self.staging.depth()) {
-            match step {
-                Step::Bring(slice) => self.bring(&current, call, slice, &mut brought)?,
-                Step::Take(slice) => self.take(&current, call, slice, &mut taken)?,
-            }
+        let mut steps = call.steps(self.staging.depth());
+        let enqueued = steps.try_for_each(|step| match step {
+            Step::Bring(slice) => self.bring(&current, call, slice, &mut brought),
+            Step::Take(slice) => self.take(&current, call, slice, &mut taken),
+        });
+        if enqueued.is_err() {
+            // The thread must not fill places from which the device still copies. A device that
+            // refuses this, too, runs nothing any more.
+            let _ = self.end_taking(&current, call, &mut taken);
         }
+        enqueued?;
         current.record(&call.marks.joined, &self.staging.into)
     }
 
@@ -186,13 +191,13 @@ impl Issuer {
         let due = call.number(slice).wrapping_add(1);
         let free = due.wrapping_sub(self.staging.depth());
         let (out, words) = (&self.staging.out, [Word::Arrived, Word::Free]);
-        self.wait(current, out, call, words, [brought.take(), Some(free)])?;
+        self.write_and_wait(current, out, call, words, [brought.take(), Some(free)])?;
         copies::bring(current, &self.staging, call, slice)?;
         *brought = Some(due);
-        if self.is_written_now(call, slice) {
-            self.wait(current, out, call, words, [brought.take(), None])?;
+        match self.is_written_now(call, slice) {
+            true => self.write_and_wait(current, out, call, words, [brought.take(), None]),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     fn take(
@@ -203,25 +208,48 @@ impl Issuer {
         taken: &mut Option<u32>,
     ) -> Result<()> {
         let due = call.number(slice).wrapping_add(1);
-        let (staging, words) = (self.staging.clone(), [Word::Taken, Word::Released]);
-        let before = taken.take();
-        self.wait(current, &staging.into, call, words, [before, Some(due)])?;
+        let staging = self.staging.clone();
+        let (words, before) = ([Word::Taken, Word::Released], *taken);
+        self.write_and_wait(current, &staging.into, call, words, [before, Some(due)])?;
         let takes = &mut self.takes[call.bank as usize];
         *takes = before.unwrap_or(*takes);
+        *taken = Some(due);
         copies::take(current, &staging, call, slice)?;
-        if let (Some(guard), Bank::Direct) = (&self.guard, call.bank)
-            && slice + 1 == call.slices
-            && !call.sums_alone()
-        {
+        if slice + 1 == call.slices {
+            return self.end_taking(current, call, taken);
+        }
+        match self.is_written_now(call, slice) {
+            true => self.write_taken(current, call, taken),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends what is taken of `call`: of a direct one, the device looks for faults.
+    fn end_taking(
+        &mut self,
+        current: &Current<'_>,
+        call: &LaneCall,
+        taken: &mut Option<u32>,
+    ) -> Result<()> {
+        if let (Some(guard), Bank::Direct, false) = (&self.guard, call.bank, call.sums_alone()) {
             for output in call.outputs() {
-                guard.enqueue(current, &staging, *output)?;
+                guard.enqueue(current, &self.staging, *output)?;
             }
         }
-        *taken = Some(due);
-        if self.is_written_now(call, slice) {
-            self.wait(current, &staging.into, call, words, [taken.take(), None])?;
-            self.takes[call.bank as usize] = due;
-        }
+        self.write_taken(current, call, taken)
+    }
+
+    /// Has the device say that it has taken what is enqueued, if it does not say so yet.
+    fn write_taken(
+        &mut self,
+        current: &Current<'_>,
+        call: &LaneCall,
+        taken: &mut Option<u32>,
+    ) -> Result<()> {
+        let (into, words) = (&self.staging.into, [Word::Taken, Word::Released]);
+        self.write_and_wait(current, into, call, words, [*taken, None])?;
+        let takes = &mut self.takes[call.bank as usize];
+        *takes = taken.take().unwrap_or(*takes);
         Ok(())
     }
 
@@ -232,7 +260,7 @@ impl Issuer {
 
     /// Has `stream` store the first value in the first of the call's `words`, and then wait until
     /// the second word has reached the second value, unless it has by now.
-    fn wait(
+    fn write_and_wait(
         &self,
         current: &Current<'_>,
         stream: &Stream,

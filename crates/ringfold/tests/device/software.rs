@@ -5,9 +5,11 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic;
 use std::path::PathBuf;
 use std::process::{Command, Output, exit};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use ringfold::Region;
 use ringfold::internals::device::Driver;
 
 /// The variable that is set in a test's own process.
@@ -16,6 +18,36 @@ const ALONE: &str = "TEST_DEVICE_ALONE";
 const PASSED: i32 = 42;
 /// Time after which a test's process counts as hung.
 const LIMIT: Duration = Duration::from_secs(300);
+
+/// Page-aligned host memory.
+pub struct Host(*mut u8, std::alloc::Layout);
+
+impl Host {
+    /// Allocates zeroed memory.
+    pub fn new(bytes: usize) -> Arc<Host> {
+        let layout = std::alloc::Layout::from_size_align(bytes, 4096).unwrap();
+        // SAFETY: the layout's size is not 0.
+        Arc::new(Host(unsafe { std::alloc::alloc_zeroed(layout) }, layout))
+    }
+
+    /// Returns all of it.
+    pub fn region(&self) -> Region {
+        // SAFETY: the memory lives as long as the test uses regions of it, which only copy.
+        unsafe { Region::new(self.0, self.1.size()) }
+    }
+}
+
+// SAFETY: only an address; regions copy.
+unsafe impl Send for Host {}
+// SAFETY: as above.
+unsafe impl Sync for Host {}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { std::alloc::dealloc(self.0, self.1) }
+    }
+}
 
 /// Returns the path of the library, which Cargo builds beside the tests.
 pub fn library() -> PathBuf {
