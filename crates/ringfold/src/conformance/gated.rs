@@ -28,6 +28,7 @@ const DEPTH_MAX: usize = 6;
 pub struct Division {
     parts: u64,
     depth: u32,
+    overlaps: bool,
 }
 
 impl Division {
@@ -35,6 +36,7 @@ impl Division {
         Division {
             parts: 1 + random.index(PARTS_MAX) as u64,
             depth: 1 + random.index(DEPTH_MAX) as u32,
+            overlaps: random.index(2) == 0,
         }
     }
 }
@@ -43,7 +45,7 @@ impl Division {
 #[derive(Debug)]
 pub struct TestDevice {
     cut: Cut,
-    depth: u32,
+    division: Division,
     input: Region,
     output: Region,
     slots: Vec<Owned>,
@@ -64,7 +66,7 @@ impl TestDevice {
         request: &Request,
         [rank, world_size]: [usize; 2],
         longest: u64,
-        Division { parts, depth }: Division,
+        division: Division,
     ) -> Result<Arc<TestDevice>> {
         let (input, output) = (request.input, request.output);
         let blocks = if request.is_of_blocks() {
@@ -72,17 +74,17 @@ impl TestDevice {
         } else {
             1
         };
-        let elements = longest.div_ceil(parts).max(1) as usize;
+        let elements = longest.div_ceil(division.parts).max(1) as usize;
         let slot_bytes = elements * request.dtype.size_bytes() * blocks;
         let host = request.with_memory(Region::EMPTY, Region::EMPTY);
         let cut = Cut::of_host(host, rank, world_size, slot_bytes, Bank::Host)?;
         let memory = || -> Vec<Owned> {
-            let memory = (0..depth).map(|_| Owned::zeroed(slot_bytes));
+            let memory = (0..division.depth).map(|_| Owned::zeroed(slot_bytes));
             memory.inspect(|slot| clear(slot.region())).collect()
         };
         Ok(Arc::new(TestDevice {
             cut,
-            depth,
+            division,
             input,
             output,
             slots: memory(),
@@ -104,7 +106,8 @@ impl TestDevice {
             at.taken += 1;
             return true;
         }
-        let brings = at.brought < self.cut.slices() && at.brought < at.released + self.depth;
+        let brings =
+            at.brought < self.cut.slices() && at.brought < at.released + self.division.depth;
         if brings {
             let slot = self.memory(at.brought)[0];
             clear(slot);
@@ -133,7 +136,10 @@ impl OwnSlots for TestDevice {
     }
 
     fn parts_in_flight(&self) -> u32 {
-        slices_in_flight(self.depth)
+        match self.division.overlaps {
+            true => slices_in_flight(self.division.depth),
+            false => 1,
+        }
     }
 
     fn bytes(&self) -> usize {
@@ -142,11 +148,11 @@ impl OwnSlots for TestDevice {
 
     fn is_ready(&self, part: u32) -> Result<bool> {
         let at = lock(&self.at);
-        Ok(part >= self.parts() || part < at.brought && part < at.taken + self.depth)
+        Ok(part >= self.parts() || part < at.brought && part < at.taken + self.division.depth)
     }
 
     fn memory(&self, part: u32) -> [Region; 2] {
-        let place = (part % self.depth) as usize;
+        let place = (part % self.division.depth) as usize;
         [&self.slots[place], &self.results[place]].map(Owned::region)
     }
 

@@ -42,7 +42,8 @@ pub trait OwnSlots: fmt::Debug + Send + Sync {
     fn part_elements(&self) -> u64;
 
     /// Returns the most parts that the engine may need at the same time to go on with the first of
-    /// them: the same on all ranks.
+    /// them: the same on all ranks. With one, the network stands still between parts; with more, a
+    /// part that is late holds up the one before.
     fn parts_in_flight(&self) -> u32;
 
     /// Returns the bytes of the call's input or of its output, whichever is longer.
@@ -110,6 +111,11 @@ impl OwnParts {
     /// Returns the part that `slice` of the engine belongs to.
     pub fn part_of(&self, slice: u32) -> u32 {
         slice / self.cut.slices
+    }
+
+    /// Whether the slices of a part end before those of the next begin.
+    pub fn drains(&self) -> bool {
+        self.slots.parts_in_flight() == 1
     }
 
     /// Returns the slices of `part`.

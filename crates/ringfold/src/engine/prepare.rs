@@ -333,9 +333,11 @@ impl Engine {
         let Some((slots, parts)) = slots.zip(cut.parts) else {
             return Ok((plan, cut));
         };
-        // So many from the last slice of a part on lie in as many parts as may be in flight.
-        let further = slots.parts_in_flight().saturating_sub(1);
-        let needed = further.saturating_mul(parts.slices).saturating_add(1);
+        let needed = match slots.parts_in_flight() {
+            0 | 1 => most,
+            // So many from the last slice of a part on lie in as many parts as may be in flight.
+            in_flight => parts.slices.saturating_mul(in_flight - 1).saturating_add(1),
+        };
         match needed < most {
             true => Ok((self.plan(job, needed)?, cut)),
             false => Ok((plan, cut)),

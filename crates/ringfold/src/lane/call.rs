@@ -48,6 +48,8 @@ pub struct Terms {
     pub is_direct: bool,
     /// The most helper threads that are worthwhile for sums in slots.
     pub helpers_max: usize,
+    /// Whether slices overlap where the host handles them.
+    pub overlaps: bool,
 }
 
 impl Terms {
@@ -59,6 +61,7 @@ impl Terms {
             slices,
             marks,
             helpers_max: self.helpers_max,
+            overlaps: self.overlaps,
             body,
         }
     }
@@ -76,6 +79,8 @@ pub struct LaneCall {
     pub marks: Marks,
     /// The most helper threads that are worthwhile for sums in slots.
     pub helpers_max: usize,
+    /// Whether its slices overlap where the host handles them.
+    pub overlaps: bool,
     body: Body,
 }
 

@@ -115,15 +115,17 @@ impl Issuer {
         self.policy.slice_bytes(&request, Carried::Host).min(most)
     }
 
-    /// The most bytes of a slice of the collective `request`.
-    pub fn slice_bytes(&mut self, request: &DeviceRequest) -> usize {
+    /// The most bytes of a slice of the collective `request`, and whether its slices overlap where
+    /// the host handles them.
+    pub fn slices(&mut self, request: &DeviceRequest) -> (usize, bool) {
         let request = request.on_host();
         let carried = match self.staging.is_direct() && goes_by_slots(&request) {
             true => Carried::Direct,
             false => Carried::Host,
         };
         self.policy.log(&request, carried);
-        self.policy.slice_bytes(&request, carried)
+        let slice_bytes = self.policy.slice_bytes(&request, carried);
+        (slice_bytes, self.policy.overlaps(&request))
     }
 
     /// Enqueues `call` behind what `program` holds now. Its event `joined` then stands for its end.

@@ -280,7 +280,8 @@ impl Lane {
                 return LaneCall::by_one_kernel(made, terms, marks);
             }
         }
-        let slice_bytes = issuer.slice_bytes(&request);
+        let (slice_bytes, overlaps) = issuer.slices(&request);
+        let terms = Terms { overlaps, ..terms };
         LaneCall::collective(request, terms, marks, slice_bytes)
     }
 
@@ -304,6 +305,7 @@ impl Lane {
             next,
             is_direct: self.is_direct(),
             helpers_max: issuer.helpers_max(),
+            overlaps: true,
         };
         Ok((marks, terms))
     }

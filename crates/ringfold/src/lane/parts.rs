@@ -55,7 +55,10 @@ impl OwnSlots for CallParts {
     }
 
     fn parts_in_flight(&self) -> u32 {
-        slices_in_flight(self.staging.depth())
+        match self.call.overlaps {
+            true => slices_in_flight(self.staging.depth()),
+            false => 1,
+        }
     }
 
     fn bytes(&self) -> usize {

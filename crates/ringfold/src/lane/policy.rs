@@ -13,7 +13,6 @@ use std::collections::HashSet;
 
 use super::cut::goes_by_slots;
 use super::one_shot::is_combined;
-use super::program::slices_in_flight;
 use crate::communicator::{Counts, Request};
 use crate::tune::DeviceConstants;
 use crate::tune::devices::one_shot;
@@ -73,6 +72,16 @@ impl Carried {
     }
 }
 
+/// How a call is carried out.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub carried: Carried,
+    /// The most bytes of a slice in a slot.
+    pub slice_bytes: u64,
+    /// Whether slices overlap where the host handles them.
+    pub overlaps: bool,
+}
+
 /// What was decided for a collective in a size class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Choice {
@@ -85,6 +94,14 @@ struct Choice {
     times_us: [f64; 2],
     /// What takes longest of such slices.
     busiest: Stage,
+}
+
+impl Choice {
+    /// Whether slices overlap where the host handles them: a slice that is late then holds up the
+    /// one before, which costs more than it gains unless the host takes longest.
+    fn overlaps(&self) -> bool {
+        self.busiest == Stage::Host
+    }
 }
 
 /// All decisions for a lane.
@@ -122,15 +139,7 @@ impl Setting<'_> {
                 };
                 Pipeline::direct(collective, shape, constants, host)
             }
-            false => {
-                // Slices in flight share what a slice costs beside its bytes.
-                let in_flight = f64::from(slices_in_flight(shape.depth));
-                let host = Line {
-                    each_us: host.each_us / in_flight,
-                    ..host
-                };
-                Pipeline::new(collective, shape, constants, host)
-            }
+            false => Pipeline::new(collective, shape, constants, host),
         };
         (pipeline, slots)
     }
@@ -161,9 +170,8 @@ impl Setting<'_> {
         needed.clamp(1, self.threads.max(1))
     }
 
-    /// How `request` is carried out, and the most bytes of a slice in a slot: what a policy and the
-    /// lane that has it decide together.
-    pub fn plan(&self, request: &Request) -> (Carried, u64) {
+    /// How `request` is carried out: what a policy and the lane that has it decide together.
+    pub fn plan(&self, request: &Request) -> Plan {
         let ranks = self.shape.ranks;
         let bytes = request.bytes(ranks);
         let pipeline = self.pipeline(request.collective);
@@ -175,7 +183,11 @@ impl Setting<'_> {
             _ => Carried::Host,
         };
         let most = [choice.slice_bytes, self.slot_bytes];
-        (carried, even_slice_bytes(request, ranks, carried, most))
+        Plan {
+            carried,
+            slice_bytes: even_slice_bytes(request, ranks, carried, most),
+            overlaps: choice.overlaps(),
+        }
     }
 
     /// The choice for calls of up to `bytes` bytes, and of more than half of that, whose slices
@@ -261,6 +273,11 @@ impl Policy {
         }
         let most = self.choice(request).slice_bytes;
         even_slice_bytes(request, self.world_size, carried, [most, self.slot_bytes]) as usize
+    }
+
+    /// Whether the slices of `request` overlap where the host handles them.
+    pub fn overlaps(&self, request: &Request) -> bool {
+        self.choice(request).overlaps()
     }
 
     /// Logs once for each size class how calls like `request` are carried out.

@@ -5,7 +5,7 @@ use crate::engine::late_ring::LateMergePolicy;
 use crate::error::Result;
 use crate::lane::cut::Cut;
 use crate::lane::one_shot::limits::bytes_max;
-use crate::lane::policy::{Carried, Setting};
+use crate::lane::policy::{Carried, Plan, Setting};
 use crate::lane::staging::Bank;
 use crate::memory::Region;
 use crate::simulate::devices::Devices;
@@ -180,7 +180,11 @@ impl Scenario {
 
     /// What a lane makes of the call of `rank`, with data on devices.
     pub(super) fn program(&self, rank: usize) -> Result<Program> {
-        let (carried, slice_bytes) = self.staged();
+        let Plan {
+            carried,
+            slice_bytes,
+            ..
+        } = self.staged();
         let slice_bytes = usize::try_from(slice_bytes).unwrap_or(usize::MAX);
         let element_bytes = self.dtype.size_bytes();
         let (count, bank) = (self.count(), self.bank());
@@ -194,12 +198,15 @@ impl Scenario {
         Ok(Program::Cut(Box::new(cut?)))
     }
 
-    /// By what a lane carries the call out, and the most bytes of a slice: as the product decides
-    /// it, but that the time of the host's part is that of any algorithm that moves as little as
-    /// possible.
-    fn staged(&self) -> (Carried, u64) {
+    /// How a lane carries the call out: as the product decides it, but that the time of the host's
+    /// part is that of any algorithm that moves as little as possible.
+    pub(super) fn staged(&self) -> Plan {
         let Some(devices) = &self.devices else {
-            return (Carried::Host, u64::MAX);
+            return Plan {
+                carried: Carried::Host,
+                slice_bytes: u64::MAX,
+                overlaps: false,
+            };
         };
         let is_direct = self.reaches_slots(devices);
         let may_meet =
@@ -224,8 +231,11 @@ impl Scenario {
             host_us: &|collective, bytes| self.host_us(collective, bytes),
             slots_us: &|collective, bytes| self.slots_us(collective, bytes),
         };
-        let (planned, slice_bytes) = setting.plan(&self.request());
-        (devices.carried.unwrap_or(planned), slice_bytes)
+        let planned = setting.plan(&self.request());
+        Plan {
+            carried: devices.carried.unwrap_or(planned.carried),
+            ..planned
+        }
     }
 
     /// What a call of the host's should take that moves as little as possible.
@@ -265,7 +275,7 @@ impl Scenario {
 
     /// By what a lane carries the call out; nothing without devices.
     pub(super) fn carried(&self) -> Option<Carried> {
-        self.devices.as_ref().map(|_| self.staged().0)
+        self.devices.as_ref().map(|_| self.staged().carried)
     }
 
     /// Whether devices read the slots of all ranks: those of one host.
@@ -277,7 +287,7 @@ impl Scenario {
     /// Which slots the call uses, with data on devices: those that devices of all ranks read, where
     /// they are on one host.
     pub(super) fn bank(&self) -> Bank {
-        match self.staged().0 {
+        match self.staged().carried {
             Carried::Direct | Carried::OneShot => Bank::Direct,
             Carried::Host => Bank::Host,
         }
@@ -285,7 +295,7 @@ impl Scenario {
 
     /// The size of what the host carries out at once: the longest slice, with data on devices.
     pub(super) fn host_bytes(&self) -> u64 {
-        self.bytes.min(self.staged().1)
+        self.bytes.min(self.staged().slice_bytes)
     }
 
     /// When each rank makes its call.

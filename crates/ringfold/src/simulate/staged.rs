@@ -23,6 +23,7 @@ pub(super) struct Staged {
     /// The call, without memory.
     request: Request,
     bytes: usize,
+    overlaps: bool,
     /// Slice n has number n % depth.
     slots: Vec<Arc<Owned>>,
     results: Vec<Arc<Owned>>,
@@ -54,6 +55,7 @@ impl Staged {
             results: memory(longest),
             program,
             bytes: scenario.bytes as usize,
+            overlaps: scenario.staged().overlaps,
             request: scenario.request(),
             moves_data,
         }))
@@ -71,6 +73,7 @@ impl Staged {
                 part_elements: cut.part_elements(),
                 parts: cut.slices(),
                 bytes: self.bytes,
+                overlaps: self.overlaps,
                 slots: self.slots.clone(),
                 results: self.results.clone(),
             })
@@ -169,6 +172,7 @@ struct SimSlots {
     part_elements: u64,
     parts: u32,
     bytes: usize,
+    overlaps: bool,
     slots: Vec<Arc<Owned>>,
     results: Vec<Arc<Owned>>,
 }
@@ -191,7 +195,10 @@ impl OwnSlots for SimSlots {
     }
 
     fn parts_in_flight(&self) -> u32 {
-        slices_in_flight(self.network.world().devices().depth)
+        match self.overlaps {
+            true => slices_in_flight(self.network.world().devices().depth),
+            false => 1,
+        }
     }
 
     fn bytes(&self) -> usize {

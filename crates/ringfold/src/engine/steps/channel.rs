@@ -2,6 +2,7 @@
 
 use super::kept::StepsKept;
 use super::progress::ChannelProgress;
+use super::ticks::Ticks;
 use crate::engine::context::Context;
 use crate::engine::operation::PreparedOperation;
 use crate::engine::plan::ExecutionPlan;
@@ -14,6 +15,7 @@ pub(super) struct Channel<'a> {
     pub number: usize,
     /// The slices before this one may begin: a device has brought their data, if one does.
     pub slices_brought: u32,
+    pub ticks: Ticks,
     pub plan: &'a ExecutionPlan,
     pub operation: &'a PreparedOperation,
     pub at: &'a mut ChannelProgress,

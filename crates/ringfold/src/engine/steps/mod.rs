@@ -3,7 +3,8 @@
 //! # Order of issue
 //!
 //! All slices of a call run the same steps. Slice `s` takes the steps of round `r` at tick
-//! `r + s * skew`; the steps of a tick are issued slice by slice. So the order on every stream is
+//! `r + s * skew` ([`ticks`]); the steps of a tick are issued slice by slice. So the order on every
+//! stream is
 //! the same at both ends, whatever completes when. The receive of one slice, the reduction of
 //! another and the send of a third overlap. A step that cannot be issued yet delays the later ones
 //! of its channel. Such a step waits only for steps before it in this order on some rank, so some
@@ -29,6 +30,7 @@ mod kept;
 mod progress;
 mod registered;
 mod staged;
+mod ticks;
 mod waits;
 
 use std::sync::Arc;
@@ -46,6 +48,7 @@ use crate::wait::WordWait;
 use channel::{Channel, Issue};
 pub use kept::{PlanKey, StepsKept};
 use progress::ChannelProgress;
+use ticks::Ticks;
 
 /// A call that runs its schedule's steps.
 #[derive(Debug)]
@@ -73,6 +76,7 @@ impl Steps {
         kept: &mut StepsKept,
     ) -> Result<bool> {
         let mut progressed = self.admit(operation)?;
+        let ticks = self.ticks(operation);
         let slices_brought = match &operation.own_parts {
             Some(own) => own.slices_of(self.parts.brought).start,
             None => operation.slices,
@@ -81,6 +85,7 @@ impl Steps {
             let mut channel = Channel {
                 number,
                 slices_brought,
+                ticks,
                 plan: &self.plan,
                 operation,
                 at,
@@ -91,6 +96,16 @@ impl Steps {
         }
         self.release(operation)?;
         Ok(progressed)
+    }
+
+    /// Returns the ticks of the slices.
+    fn ticks(&self, operation: &PreparedOperation) -> Ticks {
+        let own = operation.own_parts.as_ref();
+        Ticks {
+            rounds: self.plan.schedule.rounds.max(1),
+            skew: self.plan.skew,
+            drained: own.filter(|own| own.drains()).map(|own| own.cut.slices),
+        }
     }
 
     /// Lets the slices begin that a device has brought; returns whether there were any.
@@ -212,16 +227,15 @@ impl StepsKept {
 impl Channel<'_> {
     /// Issues all steps that are ready; returns whether there were any.
     fn advance(&mut self) -> Result<bool> {
-        let plan = &self.plan.channels[self.number];
-        let (rounds, skew) = self.rounds_and_skew();
+        let (plan, ticks) = (&self.plan.channels[self.number], self.ticks);
         let mut progressed = self.retire()?;
         while self.at.tick <= self.last_tick() {
             let (tick, slice) = (self.at.tick, self.at.slice);
-            if u64::from(slice) * skew > tick || slice >= self.operation.slices {
+            if slice >= self.operation.slices || ticks.begin(slice) > tick {
                 self.next_tick();
                 continue;
             }
-            let round = (tick - u64::from(slice) * skew) as usize;
+            let round = (tick - ticks.begin(slice)) as usize;
             if slice == self.at.started && !self.begin_slice(slice)? {
                 break;
             }
@@ -229,7 +243,7 @@ impl Channel<'_> {
             let index = start(round) + self.at.step;
             let flight = (slice % self.plan.slices_in_flight) as usize;
             if index >= start(round + 1) {
-                self.at.flights[flight].issued |= round as u64 + 1 == rounds;
+                self.at.flights[flight].issued |= round as u32 + 1 == ticks.rounds;
                 (self.at.slice, self.at.step) = (slice + 1, 0);
                 progressed |= self.retire()?;
                 continue;
@@ -254,25 +268,17 @@ impl Channel<'_> {
         Ok(progressed)
     }
 
-    fn rounds_and_skew(&self) -> (u64, u64) {
-        let rounds = self.plan.schedule.rounds.max(1);
-        (u64::from(rounds), u64::from(self.plan.skew))
-    }
-
     /// Returns the last tick at which a slice has a round.
     fn last_tick(&self) -> u64 {
-        let (rounds, skew) = self.rounds_and_skew();
-        rounds - 1 + u64::from(self.operation.slices - 1) * skew
+        self.ticks.last(self.operation.slices - 1)
     }
 
     /// Advances to the first slice that has a round at the next tick.
     fn next_tick(&mut self) {
-        let (rounds, skew) = self.rounds_and_skew();
         let last_tick = self.last_tick();
         let at = &mut *self.at;
         at.tick += 1;
-        at.slice = (at.tick + 1).saturating_sub(rounds).div_ceil(skew) as u32;
-        at.step = 0;
+        (at.slice, at.step) = (self.ticks.first(at.tick), 0);
         if at.tick > last_tick {
             at.slice = self.operation.slices;
         }

@@ -37,7 +37,7 @@ impl Steps {
         context: &Context,
     ) -> Vec<usize> {
         let at = &self.channels[channel];
-        let begins_at = u64::from(at.slice) * u64::from(self.plan.skew);
+        let begins_at = self.ticks(operation).begin(at.slice);
         if !operation.publishes || at.slice >= operation.slices || at.tick < begins_at {
             return Vec::new();
         }

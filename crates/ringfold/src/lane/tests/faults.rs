@@ -186,6 +186,7 @@ fn a_panic_of_the_thread_releases_what_it_has_been_given() {
                 slot_bytes,
                 next: [0; 2],
                 is_direct: false,
+                overlaps: true,
             };
             let request = all_reduce(&memory, COUNT);
             let call = LaneCall::collective(request, terms, marks, slot_bytes);
