@@ -155,18 +155,21 @@ pub enum WordWait {
 /// share a core where the device is software.
 const WITHOUT_PAUSE: Duration = Duration::from_micros(4);
 
-/// The longest look without a nap, for data that is under way, ...
+/// The longest look without a nap, for words of data that is under way.
 const FLIGHT: Duration = Duration::from_millis(2);
 
-/// ... and for anything else, such as a call's first slice: calls often follow each other.
+/// The longest look without a nap, for other words, such as those of a call's first slice: calls
+/// often follow each other.
 const LULL: Duration = Duration::from_micros(100);
 
-/// A nap is this part of the time waited so far, so no wait ends later than by that, ...
+/// The part of the time waited so far that a nap takes, so no wait ends later than by that.
 const NAP_DIVISOR: u32 = 50;
 
-/// ... but not shorter than a nap that pays, nor longer than a fault may go unseen. A thread that
-/// waits long has some 2 % of a core: a nap costs about 10 µs.
+/// The shortest nap that pays.
 const NAP_MIN: Duration = Duration::from_micros(20);
+
+/// The longest nap, in which a fault goes unseen. A thread that waits long has some 2 % of a core:
+/// a nap costs about 10 µs.
 const NAP_MAX: Duration = Duration::from_micros(400);
 
 /// A thread that looks at words until they say what it waits for.

@@ -17,8 +17,7 @@ use ringfold::internals::device::{
     Device, DeviceMemory, DeviceRegion, Event, Pin, PinnedRegion, ProgramStream, Stream,
 };
 use ringfold::{
-    Collective, Communicator, Counts, DType, DeviceBuffer, DeviceRequest, Error, LaneConfig,
-    Region, Result,
+    Collective, Communicator, Counts, DType, DeviceBuffer, DeviceRequest, Error, LaneConfig, Result,
 };
 use software::{Host, all_calls, alone, calls, capture, count, driver, fail, live, step};
 

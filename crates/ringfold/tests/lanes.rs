@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ringfold::internals::device::Device;
+use ringfold::internals::device::{Device, DeviceMemory, DeviceRegion, Pin, Stream};
 use ringfold::{
     Collective, Communicator, Config, Counts, DType, DeviceBuffer, DeviceRequest, DeviceWork,
     Error, Lane, LaneConfig, ProgramStream, Result, TransportChoice, WaitPath,
@@ -109,23 +109,10 @@ fn part(communicator: &Communicator, call: Collective) -> (usize, usize) {
 fn rank(communicator: Communicator, job: &Job, call: Collective, (name, at): Refused) -> Seen {
     let all = &job.all;
     let (ordinal, count) = part(&communicator, call);
-    let device = Device::open(driver().unwrap(), ordinal).unwrap();
-    let current = device.enter().unwrap();
-    let memory = current.allocate(count * 4).unwrap();
-    let program = current.stream().unwrap();
-    let host = Host::new(count * 4);
-    let pin = current.pin(host.region(), host.clone()).unwrap();
-    let ones = [VALUES[0]].repeat(count);
-    host.region().write(&bytes(&ones));
-    // SAFETY: the memory is freed when all streams that use it are idle.
-    let region = || unsafe { memory.region() };
-    let is_idle = || device.enter().unwrap().is_idle(&program).unwrap();
-    current.take(&program, pin.whole(), region()).unwrap();
-    drop(current);
-    wait_until(is_idle);
+    let data = DeviceData::new(ordinal, count);
     // SAFETY: the stream lives to the end.
-    let stream = unsafe { ProgramStream::from_handle(program.handle()) };
-    let buffer = DeviceBuffer::new(vec![region()]);
+    let stream = unsafe { ProgramStream::from_handle(data.program.handle()) };
+    let buffer = DeviceBuffer::new(vec![data.region()]);
     let leads = communicator.rank() == 0;
     all.wait();
     if leads {
@@ -181,37 +168,71 @@ fn rank(communicator: Communicator, job: &Job, call: Collective, (name, at): Ref
     if let Ok(lane) = lane {
         let _ = lane.close();
     }
-    // The program's stream must be idle, too: otherwise memory that it may use is kept.
-    wait_until(is_idle);
-    let current = device.enter().unwrap();
-    current.bring(&program, region(), pin.whole()).unwrap();
-    drop(current);
-    wait_until(is_idle);
-    let mut found = vec![0; count * 4];
-    host.region().read(&mut found);
-    let found = found
-        .chunks(4)
-        .map(|word| u32::from_ne_bytes(word.try_into().unwrap()));
-    let torn: Vec<u32> = found.filter(|word| !VALUES.contains(word)).collect();
-    let torn_at = torn.first().copied().unwrap_or_default();
-    assert!(
-        torn.is_empty(),
-        "call {at}: {} elements as {torn_at:x}, {seen:?}",
-        torn.len()
-    );
-    drop(pin);
+    let torn = data.torn();
+    assert!(torn.is_empty(), "call {at}: {torn:x?}, {seen:?}");
     // To free memory the driver waits for the streams of all ranks.
     all.wait();
     seen
 }
 
-fn bytes(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+/// The elements of a rank's calls on its device, and a mirror of them in pinned memory. The stream
+/// and the pin are dropped before the memory.
+struct DeviceData {
+    program: Stream,
+    pin: Pin,
+    memory: DeviceMemory,
+    device: Arc<Device>,
 }
 
-fn wait_until(condition: impl Fn() -> bool) {
-    while !condition() {
-        thread::yield_now();
+impl DeviceData {
+    /// Fills the memory of `count` elements with the first of the values.
+    fn new(ordinal: usize, count: usize) -> DeviceData {
+        let device = Device::open(driver().unwrap(), ordinal).unwrap();
+        let host = Host::new(count * 4);
+        let ones = [VALUES[0].to_ne_bytes()].repeat(count);
+        host.region().write(&ones.concat());
+        let current = device.enter().unwrap();
+        let data = DeviceData {
+            program: current.stream().unwrap(),
+            pin: current.pin(host.region(), host).unwrap(),
+            memory: current.allocate(count * 4).unwrap(),
+            device: device.clone(),
+        };
+        current
+            .take(&data.program, data.pin.whole(), data.region())
+            .unwrap();
+        drop(current);
+        data.wait();
+        data
+    }
+
+    fn region(&self) -> DeviceRegion {
+        // SAFETY: the memory is freed when all streams that use it are idle.
+        unsafe { self.memory.region() }
+    }
+
+    /// Waits until the program's stream is idle.
+    fn wait(&self) {
+        while !self.device.enter().unwrap().is_idle(&self.program).unwrap() {
+            thread::yield_now();
+        }
+    }
+
+    /// Returns elements that have none of the values.
+    fn torn(&self) -> Vec<u32> {
+        // What the program's stream waits for is over: otherwise memory that it may use is kept.
+        self.wait();
+        let current = self.device.enter().unwrap();
+        current
+            .bring(&self.program, self.region(), self.pin.whole())
+            .unwrap();
+        drop(current);
+        self.wait();
+        let mut found = vec![0; self.pin.whole().bytes()];
+        self.pin.whole().region().read(&mut found);
+        let words = found.chunks(4).map(|word| word.try_into().unwrap());
+        let words = words.map(u32::from_ne_bytes);
+        words.filter(|word| !VALUES.contains(word)).collect()
     }
 }
 

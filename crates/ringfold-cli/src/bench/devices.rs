@@ -22,8 +22,8 @@ pub struct DeviceFlags {
     /// columns are added. `limit`: time of the call's copies between device and host alone, in both
     /// directions at once, without waiting for each other or for other ranks. `of limit`: rate of
     /// the collective, in percent of the rate of these copies. The column `algorithm` shows the
-    /// host's algorithm for a slice, `devices` if devices move the elements of slices, or `one
-    /// kernel` if one kernel of each device carries out the call. See docs/guides/devices.md.
+    /// host's algorithm, `devices` if devices move the elements of slices, or `one kernel` if one
+    /// kernel of each device carries out the call. See docs/guides/devices.md.
     #[arg(long, value_name = "DEVICES")]
     pub device: Option<Devices>,
 

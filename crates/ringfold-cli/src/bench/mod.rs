@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ringfold::internals::random::SplitMix64;
-use ringfold::{Collective, Communicator, LaneConfig, Request, Stats, Way};
+use ringfold::{Collective, Communicator, LaneConfig, Request, Stats};
 
 pub use case::{Case, Size};
 pub use devices::{DeviceFlags, Devices};
@@ -136,7 +136,7 @@ impl<'a> Bench<'a> {
             return Ok(None);
         };
         let request = self.request(&placement);
-        let way = self.way(&request, case, size)?;
+        let way = self.communicator.way(&request)?;
 
         self.write(&placement, size)?;
         // At the first barrier, ranks may be asleep that waited for the slowest writer; after the
@@ -186,24 +186,6 @@ impl<'a> Bench<'a> {
             has_barriers: self.settings.has_barriers,
             limit_us,
         }))
-    }
-
-    /// Returns the way in which the host carries out `request`, or on devices, a slice of it.
-    fn way(&self, request: &Request, case: Case, size: Size) -> Result<Way> {
-        let slot_bytes = self.device.as_ref().map(OnDevice::slot_bytes);
-        let Some(bytes) = slot_bytes.filter(|bytes| (*bytes as u64) < size.bytes) else {
-            return Ok(self.communicator.way(request)?);
-        };
-        let world_size = self.communicator.world_size();
-        let slice = Size::nearest(
-            self.settings.collective,
-            case.dtype,
-            world_size,
-            bytes as u64,
-        );
-        let placement = self.placement(case, slice, false);
-        let slice = placement.map(|placement| self.request(&placement));
-        Ok(self.communicator.way(slice.as_ref().unwrap_or(request))?)
     }
 
     /// Writes new data, also to the device.

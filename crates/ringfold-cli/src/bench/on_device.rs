@@ -32,7 +32,6 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// A rank's device with two buffers, and its lane.
 pub struct OnDevice {
     lane: Lane,
-    config: LaneConfig,
     /// Deadline of a call on the device.
     timeout: Duration,
     /// The stream that orders the calls; `out` and `into` are for copies alone, one per direction.
@@ -83,7 +82,6 @@ impl OnDevice {
         let [first, second] = mirrors.map(side);
         Ok(OnDevice {
             lane,
-            config,
             timeout: timeout.unwrap_or(TIMEOUT),
             program: current.stream()?,
             out: current.stream()?,
@@ -103,11 +101,6 @@ impl OnDevice {
     pub fn mirrors(&self) -> [Memory; 2] {
         let mirror = |side: &Side| Memory::shared(side.mirror.clone());
         self.sides.each_ref().map(mirror)
-    }
-
-    /// Returns the maximum number of bytes of one of the host's calls.
-    pub fn slot_bytes(&self) -> usize {
-        self.config.slot_bytes
     }
 
     /// Closes the lane.

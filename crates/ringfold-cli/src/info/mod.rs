@@ -140,7 +140,7 @@ impl Info {
         }));
         let nodes = cores::nodes(Path::new(ROOT)).into_iter();
         let nodes = list(nodes.map(|node| {
-            let cores = plural(node.cores, "core");
+            let cores = plural(node.cores.len(), "core");
             format!("node {} with {cores}", node.number)
         }));
         let size = |bytes: Option<u64>| or_unknown(bytes.map(|bytes| bytes_label(bytes as f64)));
@@ -267,7 +267,7 @@ impl Info {
             })).collect::<Vec<_>>(),
             "numa_nodes": cores::nodes(Path::new(ROOT)).iter().map(|node| json!({
                 "number": node.number,
-                "cores": node.cores,
+                "cores": node.cores.len(),
             })).collect::<Vec<_>>(),
             "interfaces": self.interfaces.as_ref().map_or(Value::Null, |list| {
                 list.iter().map(|interface| json!({

@@ -10,7 +10,8 @@ pub fn check(arguments: &PerfArguments) -> Result<()> {
     if arguments.on.device.is_none() {
         return Ok(());
     }
-    let of_whole_calls = "is about whole calls of the host, and a lane makes one for each slice";
+    let of_the_host =
+        "is about calls whose data is there at first, and a device brings it in slices";
     let refused = [
         (
             arguments.collective == Collective::Barrier,
@@ -27,17 +28,12 @@ pub fn check(arguments: &PerfArguments) -> Result<()> {
             "-R 1",
             "is about buffers on the host",
         ),
-        (
-            arguments.stats,
-            "--stats",
-            "counts calls of the host, of which a device call has several",
-        ),
-        (arguments.weights.is_some(), "--weights", of_whole_calls),
-        (arguments.straggler.is_some(), "--straggler", of_whole_calls),
+        (arguments.stats, "--stats", "counts calls of the host"),
+        (arguments.straggler.is_some(), "--straggler", of_the_host),
         (
             !arguments.slow.is_empty(),
             "--slow",
-            "counts the reductions of calls of the host, of which a device call has several",
+            "counts the reductions of calls of the host",
         ),
         (
             arguments.reduce_time.is_some(),
@@ -48,9 +44,9 @@ pub fn check(arguments: &PerfArguments) -> Result<()> {
         (
             arguments.algorithm == Some(Method::Stragglar),
             "--algorithm stragglar",
-            of_whole_calls,
+            of_the_host,
         ),
-        (arguments.late_rank.is_some(), "--late-rank", of_whole_calls),
+        (arguments.late_rank.is_some(), "--late-rank", of_the_host),
     ];
     match refused.iter().find(|(is_asked, ..)| *is_asked) {
         Some((_, flag, why)) => bail!("`{flag}` {why}; omit it or `--device`"),

@@ -23,17 +23,17 @@ const NOTHING: u8 = 0xee;
 const PARTS_MAX: usize = 6;
 const DEPTH_MAX: usize = 6;
 
-/// How all ranks of a call cut it.
+/// How the device of each rank of a call moves the data.
 #[derive(Clone, Copy, Debug)]
-pub struct Division {
+pub struct PartsOfCall {
     parts: u64,
     depth: u32,
     overlaps: bool,
 }
 
-impl Division {
-    pub fn any(random: &mut SplitMix64) -> Division {
-        Division {
+impl PartsOfCall {
+    pub fn any(random: &mut SplitMix64) -> PartsOfCall {
+        PartsOfCall {
             parts: 1 + random.index(PARTS_MAX) as u64,
             depth: 1 + random.index(DEPTH_MAX) as u32,
             overlaps: random.index(2) == 0,
@@ -45,16 +45,16 @@ impl Division {
 #[derive(Debug)]
 pub struct TestDevice {
     cut: Cut,
-    division: Division,
+    division: PartsOfCall,
     input: Region,
     output: Region,
     slots: Vec<Owned>,
     results: Vec<Owned>,
-    at: Mutex<Progress>,
+    at: Mutex<DeviceProgress>,
 }
 
 #[derive(Debug, Default)]
-struct Progress {
+struct DeviceProgress {
     brought: u32,
     released: u32,
     taken: u32,
@@ -66,7 +66,7 @@ impl TestDevice {
         request: &Request,
         [rank, world_size]: [usize; 2],
         longest: u64,
-        division: Division,
+        division: PartsOfCall,
     ) -> Result<Arc<TestDevice>> {
         let (input, output) = (request.input, request.output);
         let blocks = if request.is_of_blocks() {

@@ -4,10 +4,11 @@
 //! One thread drives the engines of all ranks in a random order from a printed seed and never
 //! waits. A run is therefore reproducible, and a deadlock shows as a long series of attempts
 //! without progress. After a shorter series, virtual time jumps to the next event. If a call has a
-//! short path, each rank chooses it or the schedule at random. Each call is made once more with data
-//! that devices move, if they can.
+//! short path, each rank chooses it or the schedule at random. Each call is made once more with
+//! data that devices move, if they can.
 
 mod canonical;
+mod case;
 /// The calls' inputs and outputs, which the tests between processes include, too.
 #[path = "../../tests/oracle/mod.rs"]
 mod definitions;
@@ -24,8 +25,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::Way;
-use crate::communicator::{Counts, Request, Target};
+use crate::communicator::{Request, Target};
 use crate::engine::late_ring::LateMergePolicy;
 use crate::engine::tiny::part;
 use crate::engine::{Engine, Gate, Job};
@@ -33,80 +33,13 @@ use crate::error::{Error, Result};
 use crate::memory::{Owned, Pool, Region};
 use crate::random::SplitMix64;
 use crate::reduce::Parallel;
-use crate::schedule::{Groups, Schedule, Weights, ll_bytes_max};
+use crate::schedule::{Groups, Schedule};
 use crate::transport::suite::{self, local::local};
 use crate::transport::{Time, Transport};
-use crate::types::{Access, Assignment, Collective, DType, Method, Op, Protocol};
-use gated::{Division, TestDevice};
-
-/// The parameters of one call of all ranks.
-#[derive(Clone, Debug)]
-pub struct Case {
-    pub collective: Collective,
-    pub algorithm: Method,
-    pub access: Access,
-    /// The protocol; `None` chooses at random among those that can carry the call.
-    pub protocol: Option<Protocol>,
-    pub dtype: DType,
-    pub op: Op,
-    pub root: usize,
-    pub counts: Counts,
-    pub in_place: bool,
-    pub slice_bytes: usize,
-    pub channels: usize,
-    pub registered: Option<Assignment>,
-    pub weights: Option<Weights>,
-    pub is_reproducible: bool,
-}
-
-impl Case {
-    /// Returns an out-of-place call on `f32` elements, with a sum if the collective reduces.
-    pub fn new(collective: Collective, algorithm: Method, access: Access, count: u64) -> Case {
-        Case {
-            collective,
-            algorithm,
-            access,
-            protocol: None,
-            dtype: DType::F32,
-            op: Op::Sum,
-            root: 0,
-            counts: Counts::Even(count),
-            in_place: false,
-            slice_bytes: 1 << 10,
-            channels: 1,
-            registered: None,
-            weights: None,
-            is_reproducible: false,
-        }
-    }
-}
-
-impl Case {
-    /// Returns the way of the call; `is_inline` applies unless its access is registered.
-    fn way(&self, is_inline: bool) -> Way {
-        Way {
-            algorithm: self.algorithm.algorithm(),
-            access: self.access,
-            assignment: self.algorithm.assignment(),
-            is_inline: is_inline && self.access != Access::Registered,
-            slice_bytes: self.slice_bytes,
-            channels: self.channels,
-            registered: self.registered,
-            reads: false,
-            non_temporal_stores: true,
-            is_weighted: self.weights.is_some(),
-            is_reproducible: self.is_reproducible,
-        }
-    }
-}
-
-/// Returns whether `ll` can carry `request`.
-fn goes_by_ll(case: &Case, request: &Request, world_size: usize) -> bool {
-    let most = ll_bytes_max(case.collective, case.algorithm, world_size);
-    let is_even = !request.is_uneven() && case.weights.is_none();
-    let is_plain = is_even && case.access == Access::Staged;
-    is_plain && most.is_some_and(|most| request.bytes(world_size) <= most)
-}
+use crate::types::{Access, Collective, Method, Protocol};
+pub use case::Case;
+use case::{goes_by_ll, longest_block};
+use gated::{PartsOfCall, TestDevice};
 
 /// Maximum number of consecutive attempts without progress; high, because operating systems may
 /// delay loopback traffic.
@@ -130,7 +63,7 @@ pub struct EngineWorld {
     /// Whether a rank leaves when its call has ended.
     is_leaving: bool,
     /// The division of calls whose data devices move, if they do.
-    division: Option<Division>,
+    division: Option<PartsOfCall>,
     /// The devices of the ranks' present calls.
     devices: Vec<Arc<TestDevice>>,
 }
@@ -265,7 +198,7 @@ impl EngineWorld {
             panic!("{text}: {error}");
         }
         if self.can_be_gated(first) {
-            let division = Division::any(&mut self.random);
+            let division = PartsOfCall::any(&mut self.random);
             println!("gated, {division:?}");
             self.division = Some(division);
             if let Err(error) = self.run_each(cases) {
@@ -500,16 +433,6 @@ impl EngineWorld {
             }
         }
         Ok(())
-    }
-}
-
-/// Returns the elements of the longest block in `counts`.
-fn longest_block(counts: &Counts) -> u64 {
-    let longest = |list: &[u64]| list.iter().copied().max().unwrap_or(0);
-    match counts {
-        Counts::Even(count) => *count,
-        Counts::PerRank(counts) => longest(counts),
-        Counts::Pairwise { input, output } => longest(input).max(longest(output)),
     }
 }
 

@@ -169,7 +169,8 @@ impl Geometry {
         elements.start as usize * self.element_bytes..elements.end as usize * self.element_bytes
     }
 
-    /// Returns the element range of `len` blocks from `first` on in the slot of the part of `slice`.
+    /// Returns the element range of `len` blocks from `first` on in the slot of the part of
+    /// `slice`.
     fn range_in_slot(&self, first: u32, len: u32, slice: u32) -> Range<u64> {
         let of_part = |block: u32| {
             let range = self.blocks.range(block);

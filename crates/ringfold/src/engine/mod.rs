@@ -34,6 +34,7 @@ pub mod p2p;
 pub mod plan;
 mod prepare;
 mod running;
+mod slicing;
 mod status;
 mod steps;
 mod tickets;

@@ -12,8 +12,8 @@ use crate::types::{Collective, Method};
 /// Returns the maximum number of slices of a call in flight, which bounds its scratch memory and
 /// its posted messages.
 ///
-/// A call whose data a device moves may have fewer. Over messages, more slices keep a link busy while some wait for their partner. Through published
-/// memory, more slices only leave the cache.
+/// A call whose data a device moves may have fewer. Over messages, more slices keep a link busy
+/// while some wait for their partner. Through published memory, more slices only leave the cache.
 pub const fn slices_in_flight(access: Access) -> u32 {
     match access {
         Access::Messages => 8,

@@ -7,13 +7,14 @@ use super::context::{Context, scratch};
 use super::executors::AnyExecutor;
 use super::gate::{Gate, OwnParts, OwnSlots, SharedSlots};
 use super::gated::Gated;
-use super::geometry::{BlockLayout, DeviceParts, Geometry, Parts};
+use super::geometry::{BlockLayout, Geometry, Parts};
 use super::operation::{Buffers, PreparedOperation};
 use super::plan::{ExecutionPlan, slices_in_flight};
 use super::running::Running;
+use super::slicing::Slicing;
 use super::steps::PlanKey;
 use super::tiny::inline::Inline;
-use super::tiny::{BLOCK_ALIGN_BYTES, part};
+use super::tiny::part;
 use super::wide::{self, WideKernels};
 use super::{Engine, Job};
 use crate::call::{Call, LISTED_MAX, PAIRWISE, Qualifier, list_digest};
@@ -101,40 +102,27 @@ impl Engine {
         if straggler_policy.is_some() {
             job.way.channels = 1;
         }
-        let kernel = match job.collective.reduces() {
-            true => Some(ReductionKernel::new(job.op, job.dtype)?),
-            false => None,
-        };
+        let kernel = || ReductionKernel::new(job.op, job.dtype);
+        let kernel = job.collective.reduces().then(kernel).transpose()?;
         self.check_weights(&job)?;
         let (plan, cut) = self.plan_and_cut(&job, slots.as_deref())?;
         let mut owned = Vec::new();
-        let input_factor = match (slots.is_some(), job.op) {
-            (true, Op::PremulSum(factor)) if kernel.is_some() => Some(Factor::Multiply(factor)),
-            (true, _) => None,
-            (false, _) => {
-                self.scale_input(&mut job, &mut owned)?;
-                None
-            }
+        let input_factor = match slots {
+            None => self.scale_input(&mut job, &mut owned).map(|()| None)?,
+            Some(_) => factor_of_input(&job),
         };
         if let Some(fallback) = &mut fallback {
             fallback.continue_after_scaling(job.input);
         }
         // A policy for slow ranks has memory of its own.
-        let uses_scratch = straggler_policy.is_none();
-        let buffers = self.buffers(&job, uses_scratch, &plan, &cut, owned)?;
+        let buffers = self.buffers(&job, straggler_policy.is_none(), &plan, &cut, owned)?;
         let call = call.unwrap_or_else(|| self.call(&job, straggler_policy));
         if job.way.access.is_shared() && Inline::carries(&call) {
             check_inline(&call, self.context.world_size)?;
         }
-        let has_result = job.collective != Collective::Reduce || job.root == self.context.rank;
-        let scales =
-            plan.is_registered() || !job.output.is_empty() || slots.is_some() && has_result;
-        let bytes = slots
-            .as_ref()
-            .map_or(buffers.bytes(), |slots| slots.bytes());
+        let own_bytes = slots.as_ref().map(|slots| slots.bytes());
+        let bytes = own_bytes.unwrap_or_else(|| buffers.bytes());
         let is_divided = self.context.parallel.divides(bytes);
-        let average = (job.op == Op::Avg && kernel.is_some() && scales)
-            .then(|| Factor::average(job.dtype, self.context.world_size));
         let memory = [buffers.input, buffers.output];
         let transport = &self.context.transport;
         let reads = job.way.reads && memory.iter().all(|part| transport.is_readable(*part));
@@ -144,7 +132,7 @@ impl Engine {
             kernel,
             wide: WideKernels::for_plan(&plan, job.op, job.dtype)?,
             input_factor,
-            factor: average,
+            factor: self.factor_of_result(&job, &plan, slots.is_some()),
             reads,
             non_temporal_stores: job.way.non_temporal_stores,
             slot_use: SlotUse::of(&call, self.context.world_size, is_divided),
@@ -321,6 +309,16 @@ impl Engine {
         call
     }
 
+    /// Returns the factor of the results that this rank stores.
+    fn factor_of_result(&self, job: &Job, plan: &ExecutionPlan, has_slots: bool) -> Option<Factor> {
+        let stores = match has_slots {
+            true => job.collective != Collective::Reduce || job.root == self.context.rank,
+            false => plan.is_registered() || !job.output.is_empty(),
+        };
+        let is_scaled = job.op == Op::Avg && job.collective.reduces() && stores;
+        is_scaled.then(|| Factor::average(job.dtype, self.context.world_size))
+    }
+
     /// Returns the plan of `job` and its slices, for the slots of a device if there are such.
     fn plan_and_cut(
         &mut self,
@@ -383,6 +381,14 @@ impl Job {
     }
 }
 
+/// Returns the factor of the input of `job`, if there is one.
+fn factor_of_input(job: &Job) -> Option<Factor> {
+    match job.op {
+        Op::PremulSum(factor) if job.collective.reduces() => Some(Factor::Multiply(factor)),
+        _ => None,
+    }
+}
+
 fn qualifier(job: &Job, straggler_policy: Option<u32>) -> Qualifier {
     match &job.weights {
         _ if job.collective.has_root() => Qualifier::Root(job.root as u32),
@@ -393,65 +399,6 @@ fn qualifier(job: &Job, straggler_policy: Option<u32>) -> Qualifier {
             (None, Some(weights)) => Qualifier::Weights(weights.mark()),
             (None, None) => Qualifier::None,
         },
-    }
-}
-
-/// The slices of a call.
-struct Slicing {
-    /// Elements of a slice of the vector, or of every block.
-    slice_elements: u64,
-    slices: u32,
-    /// The parts that a device moves, if one does.
-    parts: Option<DeviceParts>,
-}
-
-impl Slicing {
-    /// The slices of `job`, for the slots of a device if there are such.
-    fn new(job: &Job, plan: &ExecutionPlan, slots: Option<&dyn OwnSlots>) -> Result<Slicing> {
-        let schedule = &plan.schedule;
-        // The counts of other pairs are not known.
-        if schedule.needs_one_slice && job.collective == AllToAll && job.input_blocks.is_uneven() {
-            return Err(Error::Unsupported(format!(
-                "uneven counts by `{}`; use direct",
-                job.way.method()
-            )));
-        }
-        let longest = match slots {
-            None => job.input_blocks.longest().max(job.output_blocks.longest()),
-            Some(slots) => slots.part_elements(),
-        };
-        let slice_elements = if schedule.needs_one_slice || plan.is_registered() {
-            longest.max(1)
-        } else {
-            // Blocks of a call of one slice are close together in their slot.
-            let unit = (BLOCK_ALIGN_BYTES / job.dtype.size_bytes()) as u64;
-            let whole = longest.max(1).checked_next_multiple_of(unit);
-            // As many bytes of partial results in flight as in a call of their type.
-            let scale = wide::scale(&schedule.spec, job.dtype) as u64;
-            let elements = job.way.slice_elements(job.dtype) / scale;
-            elements.clamp(1, whole.unwrap_or(u64::MAX))
-        };
-        let too_many = || {
-            let text = "a call of more than 2^32 slices; raise the slice size";
-            Error::Unsupported(text.into())
-        };
-        let slices = longest.div_ceil(slice_elements).max(1);
-        let slices = u32::try_from(slices).map_err(|_| too_many())?;
-        let cut = Slicing {
-            slice_elements,
-            slices,
-            parts: None,
-        };
-        let Some(slots) = slots else {
-            return Ok(cut);
-        };
-        let all = slots.parts().max(1).checked_mul(slices);
-        let elements = longest.max(1);
-        Ok(Slicing {
-            slices: all.ok_or_else(too_many)?,
-            parts: Some(DeviceParts { elements, slices }),
-            ..cut
-        })
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::cut::{Cut, Fetched, Part, goes_by_slots};
 use super::one_shot::call::OneShotCall;
-use super::policy::Carried;
 use super::program::{Step, steps};
 use super::request::{DeviceBuffer, DeviceRequest, Fetch, Transfer};
 use super::staging::{BANKS, Bank};
@@ -12,6 +11,7 @@ use crate::device::{DeviceRegion, Event};
 use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::reduce::Parallel;
+use crate::tune::devices::choice::Carried;
 use crate::types::Collective;
 
 /// Where the parts of messages begin in a slot: multiples of this.
@@ -22,7 +22,7 @@ const SHARE_ALIGN_BYTES: usize = 64;
 const MESSAGES_MAX: usize = 4;
 
 /// The bytes of a slot for each message.
-pub fn message_share_bytes(slot_bytes: usize) -> usize {
+fn message_share_bytes(slot_bytes: usize) -> usize {
     slot_bytes / MESSAGES_MAX / SHARE_ALIGN_BYTES * SHARE_ALIGN_BYTES
 }
 
@@ -189,20 +189,18 @@ impl LaneCall {
     }
 
     /// The messages `requests`, made together on these `terms`, checked; `marks` are for them
-    /// alone. `slice_bytes` has the most bytes of a slice, which depends on the message alone.
+    /// alone. The length of slices does not depend on their number, which differs from rank to
+    /// rank.
     pub fn messages(
         mut requests: Vec<DeviceRequest>,
         terms: Terms,
         marks: Marks,
-        mut slice_bytes: impl FnMut(&DeviceRequest) -> usize,
     ) -> Result<LaneCall> {
         requests.sort_by_key(|request| turn(request, terms.rank, terms.world_size));
-        let part = |request: DeviceRequest| {
-            let most = slice_bytes(&request);
-            CallPart::new(request, &terms, most, Bank::Host)
-        };
+        let share_bytes = message_share_bytes(terms.slot_bytes);
+        let part = |request| CallPart::new(request, &terms, share_bytes, Bank::Host);
         let parts = requests.into_iter().map(part).collect::<Result<_>>()?;
-        let messages = Messages::new(parts, message_share_bytes(terms.slot_bytes))?;
+        let messages = Messages::new(parts, share_bytes)?;
         let slices = messages.slices;
         Ok(terms.call(Bank::Host, slices, marks, Body::Messages(messages)))
     }

@@ -158,7 +158,7 @@ impl Cut {
         let part_elements = (slice_bytes / element_bytes / blocks) as u64;
         if part_elements == 0 {
             return Err(Error::InvalidArgument(format!(
-                "slices of {slice_bytes} bytes do not hold one element for each of {world_size} ranks"
+                "slices of {slice_bytes} bytes hold no element of each of {world_size} ranks"
             )));
         }
         let slices = host.longest_block().div_ceil(part_elements);

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use super::call::{LaneCall, Marks, message_share_bytes};
+use super::call::{LaneCall, Marks};
 use super::copies;
-use super::cut::goes_by_slots;
+use super::decide::Decisions;
 use super::guard::Guard;
 use super::one_shot::OneShot;
 use super::one_shot::call::OneShotCall;
-use super::policy::{Carried, Policy};
 use super::program::{Step, is_batched};
 use super::request::DeviceRequest;
 use super::staging::{BANKS, Bank, Staging};
 use super::words::Word;
 use crate::device::{Current, Device, ProgramStream, Stream};
 use crate::error::Result;
+use crate::tune::devices::choice::{Carried, DevicePlan};
 
 /// The most calls of one kernel in a row, which bring nothing: the word of what has arrived must
 /// not fall half a circle behind.
@@ -25,7 +25,7 @@ const ONE_SHOTS_MAX: u32 = 1 << 30;
 pub struct Issuer {
     device: Arc<Device>,
     staging: Arc<Staging>,
-    policy: Policy,
+    decisions: Decisions,
     /// What ends direct calls, if there are such.
     guard: Option<Guard>,
     /// With what it does small all-reduces by one kernel, if it does.
@@ -40,18 +40,18 @@ pub struct Issuer {
 
 impl Issuer {
     /// An issuer to the streams of `staging`. `guard` ends direct calls, and `one_shot` does small
-    /// all-reduces, if `policy` has such.
+    /// all-reduces, if `decisions` have such.
     pub fn new(
         device: &Arc<Device>,
         staging: Arc<Staging>,
-        policy: Policy,
+        decisions: Decisions,
         guard: Option<Guard>,
         one_shot: Option<OneShot>,
     ) -> Issuer {
         Issuer {
             device: device.clone(),
             staging,
-            policy,
+            decisions,
             guard,
             one_shot,
             next: [0; BANKS],
@@ -80,11 +80,12 @@ impl Issuer {
         };
         let on_host = request.on_host();
         let in_a_row = self.next[Bank::Direct as usize].wrapping_sub(self.brought);
-        let is_due = self.policy.is_one_shot(&on_host) && in_a_row < ONE_SHOTS_MAX;
+        let plan = self.decisions.plan(&on_host, true);
+        let is_due = plan.carried == Carried::OneShot && in_a_row < ONE_SHOTS_MAX;
         if !is_due || !one_shot.fits(request) {
             return Ok(None);
         }
-        self.policy.log(&on_host, Carried::OneShot);
+        self.decisions.log(&on_host, &plan);
         let number = one_shot.number(&self.device.enter()?, request)?;
         Ok(Some(one_shot.call(&self.staging, request.clone(), number)))
     }
@@ -102,30 +103,15 @@ impl Issuer {
 
     /// The most helper threads that are worthwhile for sums in slots.
     pub fn helpers_max(&self) -> usize {
-        self.policy.helpers_max()
+        self.decisions.helpers_max()
     }
 
-    /// The most bytes of a slice of a message, which its sender and its receiver know alike.
-    pub fn message_bytes(&mut self, request: &DeviceRequest) -> usize {
-        let (most, request) = (
-            message_share_bytes(self.staging.slot_bytes()),
-            request.on_host(),
-        );
-        self.policy.log(&request, Carried::Host);
-        self.policy.slice_bytes(&request, Carried::Host).min(most)
-    }
-
-    /// The most bytes of a slice of the collective `request`, and whether its slices overlap where
-    /// the host handles them.
-    pub fn slices(&mut self, request: &DeviceRequest) -> (usize, bool) {
+    /// How the collective `request` is cut.
+    pub fn plan(&mut self, request: &DeviceRequest) -> DevicePlan {
         let request = request.on_host();
-        let carried = match self.staging.is_direct() && goes_by_slots(&request) {
-            true => Carried::Direct,
-            false => Carried::Host,
-        };
-        self.policy.log(&request, carried);
-        let slice_bytes = self.policy.slice_bytes(&request, carried);
-        (slice_bytes, self.policy.overlaps(&request))
+        let plan = self.decisions.plan(&request, false);
+        self.decisions.log(&request, &plan);
+        plan
     }
 
     /// Enqueues `call` behind what `program` holds now. Its event `joined` then stands for its end.

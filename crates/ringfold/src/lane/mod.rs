@@ -3,9 +3,9 @@
 //! A [`Lane`] is the device side of a communicator: calls on device memory are enqueued behind the
 //! operations of a stream and return at once. The data is cut into slices ([`cut`]), each of which
 //! is copied into pinned memory ([`staging`]), handled by the host's collectives, and copied back,
-//! while the next slice is on its way; [`policy`] says how long slices are. So both directions of
-//! the device's link, the CPUs and the network work at the same time, and everything that host
-//! calls promise (algorithms, transports, exactness, errors) holds for devices, too.
+//! while the next slice is on its way; the tuner says how long slices are ([`decide`]). So both
+//! directions of the device's link, the CPUs and the network work at the same time, and everything
+//! that host calls promise (algorithms, transports, exactness, errors) holds for devices, too.
 //!
 //! Where all ranks are on one host, calls are *direct* ([`gate`]): each rank combines its share of
 //! a slice in the slots of all ranks ([`sum`]), and each device copies from there. No CPU touches
@@ -26,7 +26,7 @@ mod call;
 mod config;
 mod copies;
 pub(crate) mod cut;
-mod decide;
+pub(crate) mod decide;
 mod gate;
 mod guard;
 mod host_path;
@@ -36,7 +36,6 @@ pub(crate) mod one_shot;
 mod open;
 mod parts;
 mod path;
-pub(crate) mod policy;
 pub(crate) mod program;
 mod ptx;
 mod request;
@@ -46,6 +45,7 @@ pub(crate) mod sum;
 mod tests;
 mod word;
 mod words;
+mod work;
 mod worker;
 
 use std::sync::{Arc, Mutex};
@@ -54,14 +54,13 @@ use std::time::Duration;
 
 pub use config::LaneConfig;
 pub use path::WaitPath;
-pub use policy::Carried;
 pub use request::{DeviceBuffer, DeviceRequest};
+pub use work::DeviceWork;
 
 use call::{LaneCall, Marks, Terms, is_message};
 use issue::Issuer;
 use open::Opened;
 use staging::{BANKS, Bank, Staging};
-use words::Word;
 use worker::Worker;
 
 use crate::communicator::Communicator;
@@ -70,6 +69,8 @@ use crate::device::{Device, Driver, ProgramStream};
 use crate::error::{Error, Result};
 use crate::sync::lock;
 use crate::wait::wait_until;
+
+pub use crate::tune::devices::choice::Carried;
 
 /// How long a device may take for the copies of calls that are done on the host.
 const DRAIN_WAIT: Duration = Duration::from_secs(30);
@@ -247,9 +248,7 @@ impl Lane {
         }
         if !messages.is_empty() {
             let (marks, terms) = self.terms(&mut issuer, next, stream)?;
-            let slice_bytes = |request: &DeviceRequest| issuer.message_bytes(request);
-            let call = LaneCall::messages(messages, terms, marks, slice_bytes)?;
-            calls.push(Arc::new(call));
+            calls.push(Arc::new(LaneCall::messages(messages, terms, marks)?));
         }
         let index = self.issue(&mut issuer, &calls, stream)?;
         Ok(DeviceWork {
@@ -280,9 +279,12 @@ impl Lane {
                 return LaneCall::by_one_kernel(made, terms, marks);
             }
         }
-        let (slice_bytes, overlaps) = issuer.slices(&request);
-        let terms = Terms { overlaps, ..terms };
-        LaneCall::collective(request, terms, marks, slice_bytes)
+        let plan = issuer.plan(&request);
+        let terms = Terms {
+            overlaps: plan.overlaps,
+            ..terms
+        };
+        LaneCall::collective(request, terms, marks, plan.slice_bytes as usize)
     }
 
     /// What the next call has, whose slices begin with `next`, and its events.
@@ -421,94 +423,6 @@ impl Drop for Lane {
         }
         if let Err(error) = self.close() {
             log::debug!(target: "ringfold::device", "a lane ended with: {error}");
-        }
-    }
-}
-
-/// A call on device memory under way.
-#[derive(Debug)]
-pub struct DeviceWork {
-    /// One, or the collectives and the messages of a group.
-    calls: Vec<Arc<LaneCall>>,
-    /// How many calls the thread had been given with this one.
-    index: u64,
-    path: WaitPath,
-    device: Arc<Device>,
-    staging: Arc<Staging>,
-    worker: Arc<Worker>,
-}
-
-impl DeviceWork {
-    /// By what it is carried out, of a group its first call: the host, or devices.
-    pub fn carried(&self) -> Carried {
-        let first = self.calls.first();
-        first.map_or(Carried::Host, |call| call.carried())
-    }
-
-    /// Has `stream` go on only when the call is done. Does not block, except with
-    /// [`WaitPath::Host`]: until the host has done its part.
-    ///
-    /// # Errors
-    /// The error that has ended the lane: the result is not a number then. A refusal of the driver
-    /// ends the lane on all ranks.
-    pub fn join(&self, stream: ProgramStream) -> Result<()> {
-        while !self.can_join(Duration::MAX) {}
-        let joined = self.device.enter().and_then(|current| {
-            let mut calls = self.calls.iter();
-            calls.try_for_each(|call| current.join(&call.marks.joined, stream))
-        });
-        joined.map_err(|error| self.worker.fail_by_join(error))?;
-        match self.worker.fault() {
-            Some(fault) => Err(fault),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether [`join`](DeviceWork::join) does not block. Waits for that, at most for `timeout`.
-    pub fn can_join(&self, timeout: Duration) -> bool {
-        match self.path {
-            WaitPath::Stream => true,
-            WaitPath::Host => self.worker.has_carried_out(self.index, timeout),
-        }
-    }
-
-    /// Whether the device has done all of it: its memory may be used for something else. True after
-    /// a fault, too, when the device has gone past it.
-    pub fn is_done(&self) -> bool {
-        match self.path {
-            WaitPath::Stream => self.calls.iter().all(|call| {
-                let (words, end) = (self.staging.words(call.bank), call.end());
-                // One kernel brings nothing, and nor does a call without slices, which may be
-                // behind one. After a fault results are taken without waiting for what is brought.
-                let brings = call.slices > 0 && call.one_shot().is_none();
-                words.has_reached(Word::Taken, end)
-                    && (!brings || words.has_reached(Word::Arrived, end))
-            }),
-            // After an error of the device nothing runs any more.
-            WaitPath::Host => self.can_join(Duration::ZERO) && self.has_ended().unwrap_or(true),
-        }
-    }
-
-    /// Whether the device has done what the thread has enqueued of it.
-    fn has_ended(&self) -> Result<bool> {
-        let current = self.device.enter()?;
-        if self.worker.fault().is_some() {
-            // Its end may not be marked.
-            let Staging { out, into, .. } = &*self.staging;
-            return Ok(current.is_idle(out)? && current.is_idle(into)?);
-        }
-        let mut calls = self.calls.iter();
-        calls.try_fold(true, |all, call| {
-            Ok(all && current.is_reached(&call.marks.joined)?)
-        })
-    }
-
-    /// Blocks until it is done on the device, at most for `timeout`; whether it is.
-    pub fn wait_on_host(&self, timeout: Duration) -> Result<bool> {
-        let is_done = wait_until(|| self.is_done(), timeout);
-        match self.worker.fault_after(&self.staging) {
-            Some(fault) => Err(fault),
-            None => Ok(is_done),
         }
     }
 }

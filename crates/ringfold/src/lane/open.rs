@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::agree::{Agreed, Made, Offer};
 use super::config::LaneConfig;
-use super::decide::{decide, measured};
+use super::decide::{Decisions, measured};
 use super::guard::Guard;
 use super::host_path::HostPath;
 use super::issue::Issuer;
@@ -25,6 +25,8 @@ use crate::device::{Current, Device, Driver};
 use crate::error::{Error, Result};
 use crate::memory::Registered;
 use crate::threads;
+use crate::topology::binding::bind_thread;
+use crate::topology::cores::{self, Node};
 use crate::wait::wait_until;
 
 /// How ranks of one host are connected that share memory.
@@ -61,8 +63,9 @@ struct Started {
 }
 
 impl Part {
-    /// Starts the thread of `worker`.
-    fn start(self, worker: &Arc<Worker>) -> Result<Started> {
+    /// Starts the thread of `worker` on the cores of `node`, if it is given and this rank may use
+    /// any. The helper threads that it starts stay there, too.
+    fn start(self, worker: &Arc<Worker>, node: Option<Node>) -> Result<Started> {
         let Part {
             staging,
             peers,
@@ -70,7 +73,10 @@ impl Part {
             path,
         } = self;
         let (runs, kind) = (worker.clone(), path.kind());
-        let thread = threads::start("ringfold-lane", move || runs.run(path))?;
+        let thread = threads::start("ringfold-lane", move || {
+            bind_to(node);
+            runs.run(path);
+        })?;
         Ok(Started {
             staging,
             peers,
@@ -78,6 +84,19 @@ impl Part {
             path: kind,
             thread,
         })
+    }
+}
+
+/// Narrows the affinity of this thread, the lane's, to the cores of `node`.
+fn bind_to(node: Option<Node>) {
+    let may_use = cores::affinity();
+    let mut near = node.map(|node| node.cores).unwrap_or_default();
+    near.retain(|core| may_use.contains(core));
+    if near.is_empty() || near == may_use {
+        return;
+    }
+    if let Err(error) = bind_thread(&near) {
+        log::debug!(target: "ringfold::device", "the lane's thread may run on any core: {error}");
     }
 }
 
@@ -132,14 +151,15 @@ pub fn open(
     let layout = Layout { one_shot, ..layout };
     let bytes = bytes + one_shot.map_or(0, Area::bytes);
     let node = memory_node(device.attributes());
-    let memory = communicator.alloc_on_node(bytes, node)?;
+    let number = node.as_ref().map(|node| node.number);
+    let memory = communicator.alloc_on_node(bytes, number)?;
     let part = part(&communicator, &device, memory, layout);
     let made = Made {
         is_direct: part.as_ref().is_ok_and(|part| part.peers.is_some()),
         has_one_shot: part.as_ref().is_ok_and(|part| part.one_shot.is_some()),
     };
     let worker = Arc::new(Worker::new(communicator));
-    let started = part.and_then(|part| part.start(&worker));
+    let started = part.and_then(|part| part.start(&worker, node));
     let (of_all, started) = agree_on_start(&worker, made, started)?;
     let Started {
         staging,
@@ -153,14 +173,14 @@ pub fn open(
     }
     let has_one_shot = of_all.is_direct && of_all.has_one_shot;
     let is_one_shot_asked = config.one_shot == Some(true);
-    let policy = decide(
+    let decisions = Decisions::new(
         worker.communicator(),
         &agreed,
         &staging,
         config.slice_bytes,
         has_one_shot.then_some(is_one_shot_asked),
     );
-    let issuer = Issuer::new(&device, staging.clone(), policy, guard, one_shot);
+    let issuer = Issuer::new(&device, staging.clone(), decisions, guard, one_shot);
     Ok(Opened {
         issuer,
         device,

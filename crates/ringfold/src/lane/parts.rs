@@ -3,23 +3,26 @@
 //! A slice is the engine's from the time it stands in its slot, and the place of its result is
 //! free, until the engine releases it. The device then takes the result and fills the slot again.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::call::LaneCall;
-use super::path::Path;
+use super::path::{Path, refusal};
 use super::program::slices_in_flight;
 use super::staging::Staging;
-use super::worker::Worker;
 use crate::engine::OwnSlots;
 use crate::error::Result;
 use crate::memory::Region;
 use crate::sync::lock;
 
+/// Finds the call that waits for the lane's thread and has the slice of a number.
+type Later = Box<dyn Fn(u32) -> Option<Arc<LaneCall>> + Send + Sync>;
+
 /// The slots and words of one call of the host's bank.
-#[derive(Debug)]
 pub struct CallParts {
-    worker: Arc<Worker>,
+    rank: usize,
+    later: Later,
     path: Arc<Mutex<Path>>,
     staging: Arc<Staging>,
     call: Arc<LaneCall>,
@@ -27,10 +30,16 @@ pub struct CallParts {
 }
 
 impl CallParts {
-    /// The slots of `call`, to which `path` leads.
-    pub fn new(worker: &Arc<Worker>, path: &Arc<Mutex<Path>>, call: &Arc<LaneCall>) -> CallParts {
+    /// The slots of `call` of `rank`, to which `path` leads. `later` finds the calls behind it.
+    pub fn new(
+        rank: usize,
+        path: &Arc<Mutex<Path>>,
+        call: &Arc<LaneCall>,
+        later: Later,
+    ) -> CallParts {
         CallParts {
-            worker: worker.clone(),
+            rank,
+            later,
             path: path.clone(),
             staging: lock(path).staging().clone(),
             call: call.clone(),
@@ -42,6 +51,14 @@ impl CallParts {
     pub fn released(&self) -> u32 {
         // Relaxed: the thread that releases them asks.
         self.released.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for CallParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallParts")
+            .field("call", &self.call)
+            .finish_non_exhaustive()
     }
 }
 
@@ -67,12 +84,11 @@ impl OwnSlots for CallParts {
 
     fn is_ready(&self, part: u32) -> Result<bool> {
         // A call without slices is one of nothing.
-        match part < self.call.slices {
-            true => self
-                .worker
-                .is_ready(&self.call, part, &mut lock(&self.path)),
-            false => Ok(true),
+        if part >= self.call.slices {
+            return Ok(true);
         }
+        let is_ready = lock(&self.path).is_ready(&self.call, part, &self.later);
+        is_ready.map_err(|error| refusal(self.rank, &error))
     }
 
     fn memory(&self, part: u32) -> [Region; 2] {
@@ -83,7 +99,7 @@ impl OwnSlots for CallParts {
     fn release(&self, part: u32) -> Result<()> {
         if part < self.call.slices {
             let going_on = lock(&self.path).go_on(&self.call, part);
-            going_on.map_err(|error| self.worker.refusal(&error))?;
+            going_on.map_err(|error| refusal(self.rank, &error))?;
             // Relaxed: as above.
             self.released.store(part + 1, Ordering::Relaxed);
         }

@@ -7,7 +7,7 @@ use super::gate::DirectSlots;
 use super::host_path::HostPath;
 use super::staging::{Bank, Staging};
 use super::words::{Word, is_reached};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// What waits for the host's part of a slice before its result is copied to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,12 @@ pub enum WaitPath {
     /// The lane's thread, which enqueues all copies, because streams cannot wait for words. To join
     /// a call blocks until they are enqueued.
     Host,
+}
+
+/// The error of the lane of `rank` whose device's driver refused a call with `error`.
+pub fn refusal(rank: usize, error: &Error) -> Error {
+    let reason = format!("its device refused a call: {error}");
+    Error::Aborted { rank, reason }
 }
 
 /// The thread's end of a path.
@@ -64,7 +70,7 @@ impl Path {
 
     /// Enqueues what can be brought while `call` is carried out: its slices, and those of the calls
     /// that `later` finds by the number of a slice.
-    pub fn look(
+    fn look(
         &mut self,
         call: &Arc<LaneCall>,
         later: impl Fn(u32) -> Option<Arc<LaneCall>>,
@@ -78,8 +84,20 @@ impl Path {
         }
     }
 
+    /// Whether `slice` of `call` stands in its slot, and the place of its result is free; `later`
+    /// as for [`look`](Path::look).
+    pub fn is_ready(
+        &mut self,
+        call: &Arc<LaneCall>,
+        slice: u32,
+        later: impl Fn(u32) -> Option<Arc<LaneCall>>,
+    ) -> Result<bool> {
+        self.look(call, later)?;
+        Ok(self.has_arrived(call, slice)? && self.is_place_free(call, slice)?)
+    }
+
     /// Whether `slice` of `call` stands in its slot.
-    pub fn has_arrived(&self, call: &LaneCall, slice: u32) -> Result<bool> {
+    fn has_arrived(&self, call: &LaneCall, slice: u32) -> Result<bool> {
         let number = call.number(slice);
         match self {
             Path::Stream(StreamPath { staging, .. }) => {
@@ -91,7 +109,7 @@ impl Path {
     }
 
     /// Whether the place of the result of `slice` is free: what it held has been taken.
-    pub fn is_place_free(&self, call: &LaneCall, slice: u32) -> Result<bool> {
+    fn is_place_free(&self, call: &LaneCall, slice: u32) -> Result<bool> {
         let number = call.number(slice);
         match self {
             Path::Stream(StreamPath { staging, .. }) => {

@@ -31,14 +31,16 @@ pub const ALIGN_BYTES: usize = 4096;
 
 const _: () = assert!(BANKS * WORDS_BYTES <= ALIGN_BYTES);
 
-/// The memory node for the staging memory of `device`: its own, if the machine has others.
-pub fn memory_node(device: &Attributes) -> Option<usize> {
-    node_of(device, &cores::nodes(Path::new("/")))
+/// The memory node of `device`, if the machine has others: for the staging memory, and for the
+/// threads that work in it.
+pub fn memory_node(device: &Attributes) -> Option<Node> {
+    node_of(device, cores::nodes(Path::new("/")))
 }
 
-fn node_of(device: &Attributes, nodes: &[Node]) -> Option<usize> {
-    let is_known = |own: &usize| nodes.len() > 1 && nodes.iter().any(|node| node.number == *own);
-    device.numa_node.filter(is_known)
+fn node_of(device: &Attributes, nodes: Vec<Node>) -> Option<Node> {
+    let has_others = nodes.len() > 1;
+    let mut nodes = nodes.into_iter();
+    nodes.find(|node| has_others && Some(node.number) == device.numa_node)
 }
 
 /// Slots with words and numbers of their own. A call uses those of one bank.
@@ -371,12 +373,19 @@ mod tests {
             pins_memory: true,
             has_memory_operations: true,
         };
-        let two = [0, 1].map(|number| Node { number, cores: 4 });
-        assert_eq!(node_of(&device(Some(1)), &two), Some(1));
-        assert_eq!(node_of(&device(Some(0)), &two), Some(0));
-        assert_eq!(node_of(&device(None), &two), None);
-        assert_eq!(node_of(&device(Some(2)), &two), None, "no such node");
-        assert_eq!(node_of(&device(Some(0)), &two[..1]), None);
-        assert_eq!(node_of(&device(Some(0)), &[]), None);
+        let two = || -> Vec<Node> {
+            let node = |number| Node {
+                number,
+                cores: vec![number],
+            };
+            [0, 1].map(node).into()
+        };
+        let node_of = |device: &Attributes, nodes| node_of(device, nodes).map(|node| node.number);
+        assert_eq!(node_of(&device(Some(1)), two()), Some(1));
+        assert_eq!(node_of(&device(Some(0)), two()), Some(0));
+        assert_eq!(node_of(&device(None), two()), None);
+        assert_eq!(node_of(&device(Some(2)), two()), None, "no such node");
+        assert_eq!(node_of(&device(Some(0)), two()[..1].to_vec()), None);
+        assert_eq!(node_of(&device(Some(0)), vec![]), None);
     }
 }

@@ -29,7 +29,7 @@ use std::time::Duration;
 use super::call::LaneCall;
 use super::gate::CallGate;
 use super::parts::CallParts;
-use super::path::Path;
+use super::path::{Path, refusal};
 use super::program::slices_in_flight;
 use super::staging::{BANKS, Bank, Staging};
 use crate::communicator::{Communicator, Work};
@@ -266,7 +266,10 @@ impl Worker {
             *done = call.slices;
             return Ok(());
         }
-        let parts = Arc::new(CallParts::new(self, path, call));
+        let worker = self.clone();
+        let later = Box::new(move |number| worker.later(number));
+        let parts = CallParts::new(self.communicator.rank(), path, call, later);
+        let parts = Arc::new(parts);
         let gate = Gate::Own(parts.clone());
         let outcome = self.communicator.run_gated(&request, slice_bytes, gate);
         *done = parts.released();
@@ -313,12 +316,9 @@ impl Worker {
     }
 
     /// Whether `slice` stands in its slot and its result's place is free.
-    pub fn is_ready(&self, call: &Arc<LaneCall>, slice: u32, path: &mut Path) -> Result<bool> {
-        let mut is_ready = || {
-            path.look(call, |number| self.later(number))?;
-            Ok(path.has_arrived(call, slice)? && path.is_place_free(call, slice)?)
-        };
-        is_ready().map_err(|error| self.refusal(&error))
+    fn is_ready(&self, call: &Arc<LaneCall>, slice: u32, path: &mut Path) -> Result<bool> {
+        let is_ready = path.is_ready(call, slice, |number| self.later(number));
+        is_ready.map_err(|error| self.refusal(&error))
     }
 
     /// Waits for that.
@@ -347,10 +347,8 @@ impl Worker {
     }
 
     /// What a call that the device's driver refused means for the lane.
-    pub fn refusal(&self, error: &Error) -> Error {
-        let rank = self.communicator.rank();
-        let reason = format!("its device refused a call: {error}");
-        Error::Aborted { rank, reason }
+    fn refusal(&self, error: &Error) -> Error {
+        refusal(self.communicator.rank(), error)
     }
 
     /// Lets the device go on to the end of `call`, of which nothing completes the slices from

@@ -1,8 +1,8 @@
 //! What simulated devices (GPUs) are like: numbers, and what they mean.
 
 use crate::error::{Error, Result};
-use crate::lane::policy::Carried;
 use crate::tune::DeviceConstants;
+use crate::tune::devices::choice::Carried;
 
 /// Picoseconds of a microsecond, and of a nanosecond.
 const PS_PER_US: f64 = 1e6;

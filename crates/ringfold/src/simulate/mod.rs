@@ -53,8 +53,8 @@ mod tests;
 mod timed;
 
 pub use crate::engine::late_ring::{LateMergePolicy, MergeTarget, Signals, Timers};
-pub use crate::lane::policy::Carried;
 pub use crate::testing::delay_spec::{Delay, Slow};
+pub use crate::tune::devices::choice::Carried;
 pub use devices::Devices;
 pub use longest_path::{LongestPath, RankOnPath, fits_longest_path, longest_path};
 pub use model::{Compute, Grants, LinkEnds, Links, Network, Ports, Sending, Server, Switch};

@@ -4,8 +4,8 @@ use crate::communicator::{CallOptions, Counts, Request, Target};
 use crate::engine::late_ring::LateMergePolicy;
 use crate::error::Result;
 use crate::lane::cut::Cut;
+use crate::lane::decide::question;
 use crate::lane::one_shot::limits::bytes_max;
-use crate::lane::policy::{Carried, Plan, Setting};
 use crate::lane::staging::Bank;
 use crate::memory::Region;
 use crate::simulate::devices::Devices;
@@ -13,6 +13,7 @@ use crate::simulate::model::{Compute, LinkEnds, Network};
 use crate::simulate::program::Program;
 use crate::testing::delay_spec::Slow;
 use crate::tune::cost::weighted::RankSpeed;
+use crate::tune::devices::choice::{Carried, DevicePlan, DeviceTuner, Setting};
 use crate::tune::devices::pipeline::Shape;
 use crate::types::{Collective, DType, Method, Op};
 
@@ -180,11 +181,10 @@ impl Scenario {
 
     /// What a lane makes of the call of `rank`, with data on devices.
     pub(super) fn program(&self, rank: usize) -> Result<Program> {
-        let Plan {
-            carried,
-            slice_bytes,
-            ..
-        } = self.staged();
+        let (carried, slice_bytes) = match self.staged() {
+            Some(plan) => (plan.carried, plan.slice_bytes),
+            None => (Carried::Host, u64::MAX),
+        };
         let slice_bytes = usize::try_from(slice_bytes).unwrap_or(usize::MAX);
         let element_bytes = self.dtype.size_bytes();
         let (count, bank) = (self.count(), self.bank());
@@ -199,15 +199,9 @@ impl Scenario {
     }
 
     /// How a lane carries the call out: as the product decides it, but that the time of the host's
-    /// part is that of any algorithm that moves as little as possible.
-    pub(super) fn staged(&self) -> Plan {
-        let Some(devices) = &self.devices else {
-            return Plan {
-                carried: Carried::Host,
-                slice_bytes: u64::MAX,
-                overlaps: false,
-            };
-        };
+    /// part is that of any algorithm that moves as little as possible. Nothing without devices.
+    pub(super) fn staged(&self) -> Option<DevicePlan> {
+        let devices = self.devices.as_ref()?;
         let is_direct = self.reaches_slots(devices);
         let may_meet =
             is_direct && devices.one_shot != Some(false) && devices.ranks_per_device == 1;
@@ -231,11 +225,11 @@ impl Scenario {
             host_us: &|collective, bytes| self.host_us(collective, bytes),
             slots_us: &|collective, bytes| self.slots_us(collective, bytes),
         };
-        let planned = setting.plan(&self.request());
-        Plan {
+        let planned = DeviceTuner::new(&setting).plan(&question(&self.request(), self.ranks));
+        Some(DevicePlan {
             carried: devices.carried.unwrap_or(planned.carried),
             ..planned
-        }
+        })
     }
 
     /// What a call of the host's should take that moves as little as possible.
@@ -275,7 +269,7 @@ impl Scenario {
 
     /// By what a lane carries the call out; nothing without devices.
     pub(super) fn carried(&self) -> Option<Carried> {
-        self.devices.as_ref().map(|_| self.staged().carried)
+        self.staged().map(|plan| plan.carried)
     }
 
     /// Whether devices read the slots of all ranks: those of one host.
@@ -287,15 +281,16 @@ impl Scenario {
     /// Which slots the call uses, with data on devices: those that devices of all ranks read, where
     /// they are on one host.
     pub(super) fn bank(&self) -> Bank {
-        match self.staged().carried {
-            Carried::Direct | Carried::OneShot => Bank::Direct,
-            Carried::Host => Bank::Host,
+        match self.carried() {
+            Some(Carried::Direct | Carried::OneShot) => Bank::Direct,
+            Some(Carried::Host) | None => Bank::Host,
         }
     }
 
     /// The size of what the host carries out at once: the longest slice, with data on devices.
     pub(super) fn host_bytes(&self) -> u64 {
-        self.bytes.min(self.staged().slice_bytes)
+        let slice_bytes = self.staged().map(|plan| plan.slice_bytes);
+        self.bytes.min(slice_bytes.unwrap_or(u64::MAX))
     }
 
     /// When each rank makes its call.

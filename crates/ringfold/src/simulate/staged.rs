@@ -55,7 +55,7 @@ impl Staged {
             results: memory(longest),
             program,
             bytes: scenario.bytes as usize,
-            overlaps: scenario.staged().overlaps,
+            overlaps: scenario.staged().is_some_and(|plan| plan.overlaps),
             request: scenario.request(),
             moves_data,
         }))

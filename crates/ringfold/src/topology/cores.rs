@@ -152,8 +152,8 @@ pub fn caches(root: &Path) -> Vec<Cache> {
 pub struct Node {
     /// The node's number.
     pub number: usize,
-    /// Number of the node's logical cores.
-    pub cores: usize,
+    /// The node's logical cores, ascending.
+    pub cores: Vec<usize>,
 }
 
 /// Returns the memory nodes. `root` as for [`quota`].
@@ -165,7 +165,7 @@ pub fn nodes(root: &Path) -> Vec<Node> {
             let list = read_line(&base.join(format!("node{number}/cpulist")))?;
             Some(Node {
                 number,
-                cores: parse_list(&list)?.len(),
+                cores: parse_list(&list)?,
             })
         })
         .collect()
@@ -361,6 +361,7 @@ pub(crate) mod tests {
         };
         assert_eq!(caches(&tree.0), [cache]);
         let node = |number, cores| Node { number, cores };
-        assert_eq!(nodes(&tree.0), [node(0, 8), node(1, 0)]);
+        let first = [0, 1, 2, 3, 8, 9, 10, 11].to_vec();
+        assert_eq!(nodes(&tree.0), [node(0, first), node(1, vec![])]);
     }
 }

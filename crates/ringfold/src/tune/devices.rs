@@ -2,10 +2,12 @@
 //!
 //! A [`DeviceConstants`] is the default, or what `ringfold tune calibrate --device` has measured.
 //! Rank 0's hold for all ranks of a communicator. [`pipeline`] and [`one_shot`] have the closed
-//! forms that read them, and the simulator's devices are like them by default.
+//! forms that read them, by which [`choice`] cuts calls, and the simulator's devices are like them
+//! by default.
 
 #![forbid(unsafe_code)]
 
+pub mod choice;
 pub mod one_shot;
 pub mod pipeline;
 

@@ -10,10 +10,11 @@
 //! then, and no state is a deadlock. What CPUs do needs no driver call, and is done when it is due.
 //!
 //! Calls of the host and direct ones may follow each other in any order: each kind has numbers and
-//! words of its own, in the same queues. Of a call of the host's bank, CPUs release a slice when all
-//! ranks have as many slices as they may need at the same time. Of a direct call, CPUs compare their calls when the first
-//! slice has arrived; then they combine a slice when it has arrived on all ranks, release it when
-//! all have combined it, and free its slot when all devices have taken it.
+//! words of its own, in the same queues. Of a call of the host's bank, CPUs release a slice when
+//! all ranks have as many slices as they may need at the same time. Of a direct call, CPUs compare
+//! their calls when the first slice has arrived; then they combine a slice when it has arrived on
+//! all ranks, release it when all have combined it, and free its slot when all devices have taken
+//! it.
 
 use super::{Step, is_batched, slices_in_flight, steps, steps_ahead};
 use crate::lane::staging::{BANKS, Bank};

@@ -364,8 +364,8 @@ fn sums_in_place_have_the_rate_of_the_link() {
 
 /// One to four processes that share an H200 (`bench/results/2026-11-26-h200`, medians of all rows
 /// of a size in place). A chain is fitted, not measured: what processes that share a device wait
-/// for its engines. A host thread combines 20 GB/s, and copies 17.5 GB/s alone. It handled one slice
-/// at a time then, so simulations are faster where its part matters.
+/// for its engines. A host thread combines 20 GB/s, and copies 17.5 GB/s alone. It handled one
+/// slice at a time then, so simulations are faster where its part matters.
 #[test]
 fn simulations_of_an_h200_are_near_its_measured_times() {
     const TOLERANCE: f64 = 0.25;

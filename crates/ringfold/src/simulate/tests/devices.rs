@@ -391,7 +391,7 @@ fn what_devices_cannot_have_is_refused_by_name() {
         collective: Collective::AllGather,
         ..call(4, 1 << 20, of_slots(8, 4))
     };
-    refuses(all_gather, "do not hold one element");
+    refuses(all_gather, "hold no element");
     let dead = Disturbance::Dead { rank: 1, at_ps: 0 };
     let dies = Scenario {
         disturbances: vec![dead],

@@ -263,7 +263,7 @@ impl Pipeline {
         let [out, into] = traffic.together(constants).map(|copies| copies + chain);
         let depth = 1.0 / f64::from(shape.depth);
         let [link_out, link_in] = traffic.link(constants, sharing);
-        // In either stream.
+        // Those for the words of one stream.
         let word_calls = f64::from(word_calls(shape.depth));
         let stages = [
             enqueued * (2.0 * word_calls + traffic.copies[0] + traffic.copies[1]),
