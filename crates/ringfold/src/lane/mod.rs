@@ -182,7 +182,7 @@ impl Lane {
     }
 
     /// The progress of all ranks, as [`Communicator::standing`](crate::Communicator::standing)
-    /// reports it, counted in calls of the host: one for a direct call, else one for each slice.
+    /// reports it, counted in calls of the engine: one for a device call that is no message.
     pub fn standing(&self, timeout: Duration) -> Result<Vec<Option<Standing>>> {
         self.worker.communicator().standing(timeout)
     }
