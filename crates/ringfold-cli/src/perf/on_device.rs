@@ -29,6 +29,7 @@ pub fn check(arguments: &PerfArguments) -> Result<()> {
             "is about buffers on the host",
         ),
         (arguments.stats, "--stats", "counts calls of the host"),
+        (arguments.weights.is_some(), "--weights", of_the_host),
         (arguments.straggler.is_some(), "--straggler", of_the_host),
         (
             !arguments.slow.is_empty(),

@@ -117,7 +117,7 @@ fn one_kernel_does_small_calls_of_ranks_with_a_device_each_where_the_model_says_
     let log = |more: &str| log_with(more, &file);
     let text = log("");
     assert!(
-        text.contains("all_reduce up to 4096 bytes: one kernel"),
+        text.contains("all_reduce of 4096 bytes: one kernel"),
         "{text}"
     );
     assert!(text.contains("as measured") && text.contains("busiest of a slice"));

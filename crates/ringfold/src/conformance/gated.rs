@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::communicator::Request;
-use crate::engine::OwnSlots;
+use crate::engine::{Engine, OwnSlots};
 use crate::error::Result;
 use crate::lane::cut::{Cut, Part};
 use crate::lane::program::slices_in_flight;
@@ -119,6 +119,18 @@ impl TestDevice {
         }
         brings
     }
+}
+
+/// Checks that a rank which makes no progress waits for something: its device, whose words wake no
+/// thread, or a peer, or a time.
+pub fn check_wait(engine: &mut Engine, rank: usize) {
+    let is_awake = engine.words().is_some() || engine.next_event().is_some() || engine.is_idle();
+    let awaited = engine.waiting_for();
+    let waits = awaited.iter().any(|peer| *peer != rank);
+    assert!(
+        is_awake || waits,
+        "rank {rank} waits for {awaited:?}, and looks at no word"
+    );
 }
 
 /// Fills `region` with bytes that nothing stands for.

@@ -398,6 +398,9 @@ impl EngineWorld {
             let device = self.devices.get(rank).filter(|_| steps);
             let has_moved = device.is_some_and(|device| device.step());
             let progressed = engine.progress(self.now)? || has_moved;
+            if !progressed && !self.devices.is_empty() && self.random.index(8) == 0 {
+                gated::check_wait(engine, rank);
+            }
             if engine.take_finished().is_some() {
                 running.swap_remove(index);
                 if self.is_leaving {

@@ -82,6 +82,8 @@ impl Gated {
             }
             context.unverified.verify_before(windows, generation)?;
             windows.publish(generation, BEGUN, call, Wake::Peers);
+            // The data of the first slice came as late as the program liked.
+            context.lateness.forget_waits();
             (self.is_announced, progressed) = (true, true);
         }
         while self.compared < context.world_size {

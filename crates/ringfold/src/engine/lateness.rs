@@ -250,6 +250,13 @@ impl Lateness {
         }
     }
 
+    /// Forgets the wait under way, and those before it in this call: this rank's own device has
+    /// held it up.
+    pub fn forget_waits(&mut self) {
+        (self.waits, self.since, self.ended_by) = (false, None, None);
+        self.first_wait = None;
+    }
+
     /// Ends the wait under way; `now` is called if the wait was timed.
     #[inline]
     pub fn end_wait(&mut self, now: impl FnOnce() -> Time) {

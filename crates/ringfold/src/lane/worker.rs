@@ -278,8 +278,21 @@ impl Worker {
 
     /// The slices of messages, several at a time, which the device takes in order.
     fn messages(&self, call: &Arc<LaneCall>, path: &mut Path, done: &mut u32) -> Result<()> {
-        let most = slices_in_flight(path.staging().depth());
         let mut under_way = VecDeque::new();
+        let outcome = self.messages_behind(call, path, done, &mut under_way);
+        // Said before the messages under way are waited for, which end by it.
+        outcome.map_err(|error| self.fail(error))
+    }
+
+    /// The same; `under_way` has the messages of the slices that have begun.
+    fn messages_behind(
+        &self,
+        call: &Arc<LaneCall>,
+        path: &mut Path,
+        done: &mut u32,
+        under_way: &mut VecDeque<Vec<Work>>,
+    ) -> Result<()> {
+        let most = slices_in_flight(path.staging().depth());
         let mut begun = 0;
         while *done < call.slices {
             let has_room = begun < call.slices && begun - *done < most;

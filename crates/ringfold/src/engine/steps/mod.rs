@@ -76,6 +76,9 @@ impl Steps {
         kept: &mut StepsKept,
     ) -> Result<bool> {
         let mut progressed = self.admit(operation)?;
+        if progressed {
+            context.lateness.forget_waits();
+        }
         let ticks = self.ticks(operation);
         let slices_brought = match &operation.own_parts {
             Some(own) => own.slices_of(self.parts.brought).start,
@@ -137,14 +140,14 @@ impl Steps {
         Ok(())
     }
 
-    /// Whether the call waits for its device's next part.
+    /// Whether the call waits for its device's next part: a channel would begin that.
     fn lacks_part(&self, operation: &PreparedOperation) -> bool {
         operation.own_parts.as_ref().is_some_and(|own| {
-            let is_last = own.slices_of(self.parts.brought).start >= operation.slices;
-            let in_flight = own
-                .slices_of(self.parts.brought - self.parts.released)
-                .start;
-            !is_last && in_flight < self.plan.slices_in_flight
+            let next = own.slices_of(self.parts.brought).start;
+            let has_room = |at: &ChannelProgress| at.has_room(next, self.plan.slices_in_flight);
+            let is_next = |at: &ChannelProgress| at.slice == next && at.started == next;
+            let mut channels = self.channels.iter();
+            next < operation.slices && channels.any(|at| is_next(at) && has_room(at))
         })
     }
 }
@@ -287,8 +290,7 @@ impl Channel<'_> {
     /// Begins `slice`; returns false if there is no room yet.
     fn begin_slice(&mut self, slice: u32) -> Result<bool> {
         let limit = self.plan.slices_in_flight;
-        let has_room = slice < limit || self.at.retired > slice - limit;
-        if !has_room || slice >= self.slices_brought {
+        if slice >= self.slices_brought || !self.at.has_room(slice, limit) {
             return Ok(false);
         }
         if self.operation.publishes {

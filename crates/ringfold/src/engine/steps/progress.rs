@@ -65,6 +65,11 @@ impl ChannelProgress {
         };
     }
 
+    /// Whether `slice` may begin as far as those before it are concerned, among so many in flight.
+    pub(super) fn has_room(&self, slice: u32, slices_in_flight: u32) -> bool {
+        slice < slices_in_flight || self.retired > slice - slices_in_flight
+    }
+
     /// Records that a posted step is complete.
     pub(super) fn complete(&mut self, flight: usize, step: u32) {
         let flight = &mut self.flights[flight];
