@@ -228,7 +228,7 @@ fn what_a_device_needs_is_named_where_it_is_missing() {
     for (line, word) in [
         ("barrier --device soft", "has no data on a device"),
         ("--device gpu", "cuda, hip or soft"),
-        ("--weights 1,1 --device soft", "`--weights` is about whole"),
+        ("--weights 1,1 --device soft", "`--weights` is about"),
         ("--straggler tail --device soft", "`--straggler` is about"),
         ("--slow rank=1,delay=1ms --device soft", "`--slow` counts"),
         ("--reduce-time 1ms --device soft", "`--reduce-time` slows"),

@@ -16,7 +16,7 @@ use crate::memory::{Owned, Region};
 use crate::random::SplitMix64;
 use crate::sync::lock;
 
-/// Bytes of slots and results that nothing stands in.
+/// Fill byte of unused slots and results.
 const NOTHING: u8 = 0xee;
 
 /// The most parts of a call, and the most slots.
@@ -93,7 +93,7 @@ impl TestDevice {
         }))
     }
 
-    /// Brings or takes the next part, if it can; whether it did.
+    /// Copies the next part in or out, if possible; returns whether a part was copied.
     pub fn step(&self) -> bool {
         let mut at = lock(&self.at);
         if at.taken < at.released {
@@ -133,7 +133,7 @@ pub fn check_wait(engine: &mut Engine, rank: usize) {
     );
 }
 
-/// Fills `region` with bytes that nothing stands for.
+/// Fills `region` with [`NOTHING`].
 fn clear(region: Region) {
     region.write(&vec![NOTHING; region.bytes()]);
 }

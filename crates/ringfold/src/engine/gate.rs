@@ -1,4 +1,4 @@
-//! Gates: what the engine asks of devices that move the data of a call.
+//! Gates: the engine's interface to devices that move the data of a call.
 //!
 //! A device *brings* a part of the data into a slot, and *takes* a part of the result from one; in
 //! between, the part is the engine's. Parts are numbered within the call. The traits are as narrow
@@ -41,9 +41,8 @@ pub trait OwnSlots: fmt::Debug + Send + Sync {
     /// Returns the elements of a part of the vector, or of each block: the same on all ranks.
     fn part_elements(&self) -> u64;
 
-    /// Returns the most parts that the engine may need at the same time to go on with the first of
-    /// them: the same on all ranks. With one, the network stands still between parts; with more, a
-    /// part that is late holds up the one before.
+    /// Returns the maximum number of parts in flight, equal on all ranks. With one, parts do not
+    /// overlap; with more, a late part delays the one before.
     fn parts_in_flight(&self) -> u32;
 
     /// Returns the bytes of the call's input or of its output, whichever is longer.
@@ -81,8 +80,8 @@ pub trait SharedSlots: fmt::Debug + Send + Sync {
     fn helpers_max(&self) -> usize;
 
     /// Reduces this rank's share of `slice`, which all ranks have published, by `parallel`, and
-    /// says so. False if slots may hold anything by now, because a rank has a fault, which will end
-    /// the call.
+    /// publishes its completion. Returns false after a fault of any rank, which will end the call:
+    /// the content of slots is then undefined.
     fn reduce(&self, slice: u32, parallel: &mut Parallel) -> Result<bool>;
 
     /// Whether `rank` has reduced its share of `slice`.

@@ -1,8 +1,8 @@
 //! The slices of a call: how long they are, and how many.
 //!
-//! A call on memory of the host is cut as its way says. Where a device moves the data in parts,
-//! each part is cut so, and all ranks have the same parts but for calls in which each pair has
-//! counts of its own: there a rank may have fewer, and nothing to exchange in those that it lacks.
+//! A call on host memory is cut as its way specifies; a call on device memory, within each part.
+//! Ranks have equal parts, except with a count for each pair: a rank exchanges nothing in parts
+//! that it lacks.
 
 use super::Job;
 use super::gate::OwnSlots;
@@ -30,7 +30,7 @@ impl Slicing {
         // The counts of other pairs are not known.
         if schedule.needs_one_slice && job.collective == AllToAll && job.input_blocks.is_uneven() {
             return Err(Error::Unsupported(format!(
-                "uneven counts by `{}`; use direct",
+                "all_to_all with uneven counts by `{}`; use `direct`",
                 job.way.method()
             )));
         }

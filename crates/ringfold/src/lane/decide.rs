@@ -1,5 +1,5 @@
-//! What a lane's tuner is made from: rank 0's constants of devices, and the cost model of the
-//! communicator, which is the same on all ranks; and what the tuner sees of a call.
+//! A lane's tuner: its inputs, which are rank 0's constants of devices and the communicator's cost
+//! model, equal on all ranks; its questions; and its log.
 
 #![forbid(unsafe_code)]
 
@@ -19,13 +19,13 @@ use crate::tune::model::price;
 use crate::tune::{DeviceConstants, Question};
 use crate::types::{Collective, DType};
 
-/// What this rank knows of devices by measurement.
+/// This rank's measured constants of devices, if there are any.
 pub fn measured(communicator: &Communicator) -> Option<DeviceConstants> {
     let calibration = communicator.calibration();
     calibration.and_then(|calibration| calibration.devices)
 }
 
-/// The tuner of a lane, and what it has in the log.
+/// The tuner of a lane, and the choices that are in the log.
 #[derive(Debug)]
 pub struct Decisions {
     tuner: DeviceTuner,
@@ -107,6 +107,12 @@ impl Decisions {
         }
         let how = match plan.carried {
             Carried::OneShot => "one kernel".to_owned(),
+            Carried::Host if plan.overlaps => {
+                format!(
+                    "slices of {} bytes or less, which overlap",
+                    plan.slice_bytes
+                )
+            }
             _ => format!("slices of {} bytes or less", plan.slice_bytes),
         };
         let [slices_us, one_shot_us] = plan.times_us;
@@ -123,7 +129,7 @@ impl Decisions {
     }
 }
 
-/// What the tuner sees of `request`.
+/// The tuner's question about `request`.
 pub fn question(request: &Request, world_size: usize) -> DeviceQuestion {
     use Collective::{AllReduce, Recv, Send};
     let longest = request.longest_block();
@@ -144,8 +150,8 @@ pub fn question(request: &Request, world_size: usize) -> DeviceQuestion {
     }
 }
 
-/// What a call of the host's of so many bytes should take by the way that is chosen for it; 0 where
-/// it has no model.
+/// The predicted microseconds of a call of `bytes` bytes on host memory, by the way chosen for it;
+/// 0 without a prediction.
 fn host_us(communicator: &Communicator, collective: Collective, bytes: u64) -> f64 {
     let counts = Counts::Even(bytes);
     let whole = Request::new(collective, DType::U8, counts, Region::EMPTY, Region::EMPTY);

@@ -5,7 +5,8 @@
 //! is copied into pinned memory ([`staging`]), handled by the host's collectives, and copied back,
 //! while the next slice is on its way; the tuner says how long slices are ([`decide`]). So both
 //! directions of the device's link, the CPUs and the network work at the same time, and everything
-//! that host calls promise (algorithms, transports, exactness, errors) holds for devices, too.
+//! that host calls promise (algorithms, transports, exactness, errors) holds for devices, too, but
+//! that no call bypasses a slow rank.
 //!
 //! Where all ranks are on one host, calls are *direct* ([`gate`]): each rank combines its share of
 //! a slice in the slots of all ranks ([`sum`]), and each device copies from there. No CPU touches

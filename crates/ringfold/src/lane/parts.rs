@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::memory::Region;
 use crate::sync::lock;
 
-/// Finds the call that waits for the lane's thread and has the slice of a number.
+/// Finds the queued call that contains the slice with a number.
 type Later = Box<dyn Fn(u32) -> Option<Arc<LaneCall>> + Send + Sync>;
 
 /// The slots and words of one call of the host's bank.
@@ -47,7 +47,7 @@ impl CallParts {
         }
     }
 
-    /// Number of slices that the device takes.
+    /// The number of slices whose results the device may take.
     pub fn released(&self) -> u32 {
         // Relaxed: the thread that releases them asks.
         self.released.load(Ordering::Relaxed)
@@ -83,7 +83,7 @@ impl OwnSlots for CallParts {
     }
 
     fn is_ready(&self, part: u32) -> Result<bool> {
-        // A call without slices is one of nothing.
+        // An empty call is always ready.
         if part >= self.call.slices {
             return Ok(true);
         }

@@ -16,9 +16,9 @@ use crate::wait::wait_until;
 /// A call on device memory under way.
 #[derive(Debug)]
 pub struct DeviceWork {
-    /// One, or the collectives and the messages of a group.
+    /// The calls of this work: one, or those of a group.
     pub(super) calls: Vec<Arc<LaneCall>>,
-    /// How many calls the thread had been given with this one.
+    /// Number of calls that the lane's thread had been given, up to the last of these.
     pub(super) index: u64,
     pub(super) path: WaitPath,
     pub(super) device: Arc<Device>,
@@ -27,14 +27,14 @@ pub struct DeviceWork {
 }
 
 impl DeviceWork {
-    /// By what it is carried out, of a group its first call: the host, or devices.
+    /// The executor of the call, or of the first of a group.
     pub fn carried(&self) -> Carried {
         let first = self.calls.first();
         first.map_or(Carried::Host, |call| call.carried())
     }
 
-    /// Has `stream` go on only when the call is done. Does not block, except with
-    /// [`WaitPath::Host`]: until the host has done its part.
+    /// Makes `stream` wait for the result. With [`WaitPath::Host`], blocks until the host has done
+    /// its part; otherwise does not block.
     ///
     /// # Errors
     /// The error that has ended the lane: the result is not a number then. A refusal of the driver
@@ -60,8 +60,8 @@ impl DeviceWork {
         }
     }
 
-    /// Whether the device has done all of it: its memory may be used for something else. True after
-    /// a fault, too, when the device has gone past it.
+    /// Whether the device has completed all calls, so that their memory may be used for something
+    /// else. True after a fault, too, once the device has gone past the calls.
     pub fn is_done(&self) -> bool {
         match self.path {
             WaitPath::Stream => self.calls.iter().all(|call| {

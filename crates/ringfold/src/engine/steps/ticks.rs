@@ -11,7 +11,7 @@ pub struct Ticks {
     pub rounds: u32,
     /// Ticks between the starts of consecutive slices.
     pub skew: u32,
-    /// Slices of a part whose slices end before those of the next begin, if there are such parts.
+    /// Number of slices of a part, if parts do not overlap.
     pub drained: Option<u32>,
 }
 
@@ -49,7 +49,7 @@ impl Ticks {
         }
     }
 
-    /// Returns the ticks of a part of so many slices.
+    /// Returns the number of ticks of a part of `slices` slices.
     fn period(&self, slices: u32) -> u64 {
         u64::from(slices - 1) * u64::from(self.skew) + u64::from(self.rounds)
     }

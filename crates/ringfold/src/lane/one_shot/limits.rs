@@ -15,7 +15,7 @@ const BLOCK_VECTORS: usize = 2 * THREADS_MAX;
 const WARP_THREADS: usize = 32;
 
 /// Up to how many ranks and how many bytes there is memory for: where one kernel and slices take as
-/// long by a model of a kernel that reads host memory at 35 GB/s. Below, the lane's policy decides.
+/// long by a model of a kernel that reads host memory at 35 GB/s. Below, the lane's tuner decides.
 const CROSSOVERS: [(usize, usize); 3] = [(2, 400_000), (4, 140_000), (RANKS_MAX, 60_000)];
 
 /// What part of a slot's bytes a row has at most.

@@ -6,7 +6,8 @@
 //! raises a flag, waits for the flags of its peers, and combines what all have stored. Devices meet
 //! in a part of the staging memory ([`area`]); no thread of the host stands between them. Host
 //! memory crosses the device's link N-1 times for that, so larger calls are cut: the lane's
-//! [policy](super::policy) says from which size on, below what there is memory for ([`limits`]).
+//! [tuner](crate::tune::devices::choice) says from which size on, below what there is memory for
+//! ([`limits`]).
 //!
 //! # When
 //!

@@ -11,14 +11,14 @@ use super::one_shot;
 use super::pipeline::{Line, Pipeline, SLICE_BYTES_MIN, Shape, Stage};
 use crate::types::Collective;
 
-/// Of a slice's part of a block, the bytes are a multiple of this: a cache line.
+/// Alignment of a slice's part of each block: a cache line.
 const PART_ALIGN_BYTES: u64 = 64;
 
 /// One kernel does what should take at most this part of the time that slices take: what a program
 /// computes on the device is slower meanwhile.
 const WORTH_WHILE: f64 = 0.9;
 
-/// By what a call on device memory is carried out.
+/// The executor of a call on device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Carried {
     /// The host's collectives.
@@ -69,11 +69,11 @@ pub struct DevicePlan {
     pub overlaps: bool,
     /// The time in slices, and by one kernel: infinitely long if none does it.
     pub times_us: [f64; 2],
-    /// What takes longest of a slice.
+    /// The longest stage of a slice.
     pub busiest: Stage,
 }
 
-/// What the choice is made from.
+/// The inputs of the choice.
 pub struct Setting<'a> {
     pub shape: Shape,
     pub constants: DeviceConstants,
@@ -88,9 +88,10 @@ pub struct Setting<'a> {
     pub one_shot_bytes: u64,
     /// Whether one kernel does all that it can, or what should be faster.
     pub is_one_shot_asked: bool,
-    /// What a call of the host's should take in microseconds, by its bytes.
+    /// The predicted microseconds of a call on host memory, by its bytes.
     pub host_us: &'a dyn Fn(Collective, u64) -> f64,
-    /// What the host's part of a direct slice should take: all ranks' words, and sums in place.
+    /// The predicted microseconds of the host's part of a direct slice: all ranks' words, and sums
+    /// in place.
     pub slots_us: &'a dyn Fn(Collective, u64) -> f64,
 }
 
@@ -136,7 +137,7 @@ impl Setting<'_> {
         (pipeline, slots)
     }
 
-    /// What the host's part of a slice that fills so many slots takes one thread.
+    /// The time of the host's part of a slice that fills `slots` slots, by one thread.
     fn host(&self, collective: Collective, slots: u64, is_direct: bool) -> Line {
         let time_us = if is_direct {
             self.slots_us
@@ -148,8 +149,8 @@ impl Setting<'_> {
         Line::through([short, long].map(|bytes| (bytes, time_us(collective, bytes))))
     }
 
-    /// As many threads as combine slices at the rate of the link, of those that there are; one
-    /// takes `host`.
+    /// The number of threads that combine slices at the rate of the link, at most `self.threads`;
+    /// `host` is the time of one thread.
     fn threads_of_slice(&self, collective: Collective, host: Line) -> usize {
         let pipeline = Pipeline::direct(collective, self.shape, &self.constants, host);
         let needed = pipeline.host_over_link(self.slot_bytes).ceil() as usize;
