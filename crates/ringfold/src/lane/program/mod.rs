@@ -45,7 +45,7 @@ mod check;
 
 use std::iter;
 
-pub use crate::tune::devices::pipeline::is_batched;
+pub use crate::tune::devices::pipeline::{is_batched, slices_in_flight};
 
 /// What is enqueued as one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,16 +54,6 @@ pub enum Step {
     Bring(u32),
     /// In *in*: the wait for the result, the copies from it, and the word that says so.
     Take(u32),
-}
-
-/// How many slices of the host's bank the host may need at the same time to go on with the first
-/// of them, among `depth` slots: not more than are enqueued before the first is taken, with the
-/// words that say so.
-pub fn slices_in_flight(depth: u32) -> u32 {
-    match is_batched(depth) {
-        true => depth - 2,
-        false => depth,
-    }
 }
 
 /// The steps of a call of `slices` slices, in the order in which they are enqueued: as many slices

@@ -8,7 +8,7 @@
 
 use super::DeviceConstants;
 use super::one_shot;
-use super::pipeline::{Line, Pipeline, SLICE_BYTES_MIN, Shape, Stage};
+use super::pipeline::{Line, Pipeline, SLICE_BYTES_MIN, Shape, Stage, slices_in_flight};
 use crate::types::Collective;
 
 /// Alignment of a slice's part of each block: a cache line.
@@ -105,14 +105,15 @@ pub struct DeviceTuner {
     is_direct: bool,
     one_shot_bytes: u64,
     is_one_shot_asked: bool,
-    /// By collective: a call in slices, and how many slots a slice of it fills.
-    pipelines: Vec<(Pipeline, u64)>,
+    /// By collective: a call in slices, the same if slices overlap where the host handles them, and
+    /// how many slots a slice of it fills.
+    pipelines: Vec<([Pipeline; 2], u64)>,
     helpers_max: usize,
 }
 
 impl Setting<'_> {
-    /// A call in slices, and how many slots a slice of it fills.
-    fn pipeline(&self, collective: Collective) -> (Pipeline, u64) {
+    /// A call in slices, without and with overlap, and how many slots a slice of it fills.
+    fn pipelines(&self, collective: Collective) -> ([Pipeline; 2], u64) {
         use Collective::{AllGather, Barrier, Gather, Recv, Send, SendRecv};
         let is_pair = matches!(collective, Barrier | Recv | Send | SendRecv);
         let is_direct = self.is_direct && !is_pair;
@@ -123,18 +124,26 @@ impl Setting<'_> {
         };
         let host = self.host(collective, slots, is_direct);
         let (shape, constants) = (self.shape, &self.constants);
-        let pipeline = match is_direct {
+        let pipelines = match is_direct {
             true => {
                 let threads = self.threads_of_slice(collective, host);
                 let host = Line {
                     us_per_byte: host.us_per_byte / threads as f64,
                     ..host
                 };
-                Pipeline::direct(collective, shape, constants, host)
+                let pipeline = Pipeline::direct(collective, shape, constants, host);
+                [pipeline.clone(), pipeline]
             }
-            false => Pipeline::new(collective, shape, constants, host),
+            false => {
+                // Slices in flight share what a slice costs beside its bytes.
+                let overlapped = Line {
+                    each_us: host.each_us / f64::from(slices_in_flight(shape.depth)),
+                    ..host
+                };
+                [host, overlapped].map(|host| Pipeline::new(collective, shape, constants, host))
+            }
         };
-        (pipeline, slots)
+        (pipelines, slots)
     }
 
     /// The time of the host's part of a slice that fills `slots` slots, by one thread.
@@ -172,7 +181,7 @@ impl DeviceTuner {
             is_direct: setting.is_direct,
             one_shot_bytes: setting.one_shot_bytes,
             is_one_shot_asked: setting.is_one_shot_asked,
-            pipelines: each.map(|each| setting.pipeline(each)).collect(),
+            pipelines: each.map(|each| setting.pipelines(each)).collect(),
             helpers_max: threads - 1,
         }
     }
@@ -184,13 +193,16 @@ impl DeviceTuner {
 
     /// How a call is carried out.
     pub fn plan(&self, question: &DeviceQuestion) -> DevicePlan {
-        let (pipeline, slots) = &self.pipelines[question.collective as usize];
+        let ([drained, overlapped], slots) = &self.pipelines[question.collective as usize];
         let bytes = question.bytes;
         let in_slots = |bytes: u64| bytes.min(self.slot_bytes).saturating_mul(*slots);
-        let slice_bytes = match self.slice_bytes {
+        let slice_bytes = |pipeline: &Pipeline| match self.slice_bytes {
             Some(asked) => in_slots(asked),
             None => pipeline.slice_bytes(bytes, in_slots(self.slot_bytes)),
         };
+        let overlaps = drained.busiest(slice_bytes(drained)) == Stage::Host;
+        let pipeline = if overlaps { overlapped } else { drained };
+        let slice_bytes = slice_bytes(pipeline);
         let slices_us = pipeline.time_us(bytes, slice_bytes);
         let is_small = (1..=self.one_shot_bytes).contains(&bytes);
         let fits = question.collective == Collective::AllReduce && question.has_kernel && is_small;
@@ -212,7 +224,7 @@ impl DeviceTuner {
                 true => self.slot_bytes,
                 false => question.even_slice_bytes(carried, slice_bytes / slots, self.slot_bytes),
             },
-            overlaps: busiest == Stage::Host,
+            overlaps,
             times_us: [slices_us, one_shot_us],
             busiest,
         }
