@@ -38,7 +38,7 @@ impl Request {
         let mut job = self.draft(way, timeout);
         self.sides(rank, world_size)?;
         self.lay_out(rank, world_size, &mut job)?;
-        job.gate = Some(gate);
+        job.gate = Some(Box::new(gate));
         Ok(job)
     }
 

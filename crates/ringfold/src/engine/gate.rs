@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::geometry::DeviceParts;
 use crate::error::Result;
 use crate::memory::Region;
-use crate::reduce::Parallel;
+use crate::reduce::{Factor, Parallel};
 
 /// The devices of a call.
 #[derive(Clone, Debug)]
@@ -97,6 +97,15 @@ pub trait SharedSlots: fmt::Debug + Send + Sync {
     fn readers(&self, slice: u32) -> Vec<usize>;
 }
 
+/// The devices of a call under way.
+#[derive(Clone, Debug)]
+pub enum OpenGate {
+    /// A device fills and reads slots of its own rank.
+    Own(OwnParts),
+    /// Devices fill slots of their own ranks, and read those of all ranks.
+    Shared(Arc<dyn SharedSlots>),
+}
+
 /// The slots of this rank in a call under way, and how the call is cut for them.
 #[derive(Clone, Debug)]
 pub struct OwnParts {
@@ -104,6 +113,8 @@ pub struct OwnParts {
     pub slots: Arc<dyn OwnSlots>,
     /// How the call is cut.
     pub cut: DeviceParts,
+    /// The factor by which every element that the device brings is scaled at first.
+    pub factor: Option<Factor>,
 }
 
 impl OwnParts {

@@ -54,8 +54,9 @@ pub struct Job {
     pub registers: bool,
     /// For a slice of a longer call: the digest of that call's counts, which ranks compare.
     pub whole: Option<u32>,
-    /// The devices that move the data of the call, if they do.
-    pub gate: Option<Gate>,
+    /// The devices that move the data of the call, if they do. Boxed: a job is copied, and small
+    /// calls notice its length.
+    pub gate: Option<Box<Gate>>,
     /// For an all-reduce by `direct` over messages: the ownership weights, if they are not all
     /// equal.
     pub weights: Option<Weights>,

@@ -1,9 +1,8 @@
 //! The description of a call that all executors share, and the location of its data.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::gate::{OwnParts, SharedSlots};
+use super::gate::{OpenGate, OwnParts, SharedSlots};
 use super::geometry::{BlockLayout, Geometry, Parts};
 use super::job::Job;
 use super::wide::WideKernels;
@@ -57,16 +56,13 @@ pub struct PreparedOperation {
     pub id: usize,
     /// The memory of the call.
     pub buffers: Buffers,
-    /// The slots through which this rank's device moves the data, if it does.
-    pub own_parts: Option<OwnParts>,
-    /// The slots of all ranks through which devices move the data, if they do.
-    pub shared_slots: Option<Arc<dyn SharedSlots>>,
+    /// The devices that move the data of the call, if they do. Boxed: small calls notice the length
+    /// of an operation.
+    pub gate: Option<Box<OpenGate>>,
     /// The reduction loop, if the call reduces.
     pub kernel: Option<ReductionKernel>,
     /// The kernels beside `kernel`, if partial results are wide.
     pub wide: Option<WideKernels>,
-    /// The factor by which every element that a device brings is scaled at first.
-    pub input_factor: Option<Factor>,
     /// The factor by which every element of the result is scaled at the end.
     pub factor: Option<Factor>,
     /// Whether peers of this host read this rank's messages from its memory.
@@ -172,9 +168,7 @@ impl PreparedOperation {
                 held: Vec::new(),
                 owned: Vec::new(),
             },
-            own_parts: None,
-            shared_slots: None,
-            input_factor: None,
+            gate: None,
             kernel: None,
             wide: None,
             factor: None,
@@ -194,17 +188,27 @@ impl PreparedOperation {
 
     /// Returns the slots of a call whose data devices move through the slots of all ranks.
     pub fn shared_slots(&self) -> &dyn SharedSlots {
-        self.shared_slots
-            .as_deref()
-            .expect("a call that was prepared with its slots")
+        match self.gate.as_deref() {
+            Some(OpenGate::Shared(slots)) => slots.as_ref(),
+            _ => unreachable!("a call that was prepared with its slots"),
+        }
+    }
+
+    /// Returns the slots through which this rank's device moves the data, if it does.
+    #[inline]
+    pub fn own_parts(&self) -> Option<&OwnParts> {
+        match self.gate.as_deref() {
+            Some(OpenGate::Own(own)) => Some(own),
+            _ => None,
+        }
     }
 
     /// Returns the bytes of the input or of the output, whichever is longer.
     pub fn bytes(&self) -> usize {
-        match (&self.own_parts, &self.shared_slots) {
-            (Some(own), _) => own.slots.bytes(),
-            (_, Some(slots)) => slots.bytes(),
-            (None, None) => self.buffers.bytes(),
+        match self.gate.as_deref() {
+            Some(OpenGate::Own(own)) => own.slots.bytes(),
+            Some(OpenGate::Shared(slots)) => slots.bytes(),
+            None => self.buffers.bytes(),
         }
     }
 
@@ -262,7 +266,7 @@ impl PreparedOperation {
 
     /// Returns the input buffer, or the slot of the part of `slice`.
     fn input(&self, slice: u32) -> Region {
-        match &self.own_parts {
+        match self.own_parts() {
             None => self.buffers.input,
             Some(own) => own.slots.memory(own.part_of(slice))[0],
         }
@@ -270,7 +274,7 @@ impl PreparedOperation {
 
     /// Returns the output buffer, or the place of the result of the part of `slice`.
     fn output(&self, slice: u32) -> Region {
-        match &self.own_parts {
+        match self.own_parts() {
             None => self.buffers.output,
             Some(own) => own.slots.memory(own.part_of(slice))[1],
         }
@@ -278,7 +282,7 @@ impl PreparedOperation {
 
     /// Scales the input of `slice`, which a device has brought, if the operation demands that.
     pub fn scale_brought(&self, slice: u32) -> Result<()> {
-        let Some(factor) = self.input_factor else {
+        let Some(factor) = self.own_parts().and_then(|own| own.factor) else {
             return Ok(());
         };
         for chunk in 0..self.buffers.input_cut.chunks() {

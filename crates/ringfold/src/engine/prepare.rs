@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::context::{Context, scratch};
 use super::executors::AnyExecutor;
-use super::gate::{Gate, OwnParts, OwnSlots, SharedSlots};
+use super::gate::{Gate, OpenGate, OwnParts, OwnSlots, SharedSlots};
 use super::gated::Gated;
-use super::geometry::{BlockLayout, Geometry, Parts};
+use super::geometry::{BlockLayout, DeviceParts, Geometry, Parts};
 use super::operation::{Buffers, PreparedOperation};
 use super::plan::{ExecutionPlan, slices_in_flight};
 use super::running::Running;
@@ -29,7 +29,7 @@ use crate::types::{Access, Algorithm, Method, Op};
 impl Engine {
     /// Makes `job` ready to run.
     pub(super) fn prepare(&mut self, mut job: Job) -> Result<Running> {
-        match job.gate.take() {
+        match job.gate.take().map(|gate| *gate) {
             Some(Gate::Own(slots)) => return self.ready(job, None, None, Some(slots)),
             Some(Gate::Shared(slots)) => return Ok(self.prepare_gated(&job, slots)),
             None => {}
@@ -59,7 +59,7 @@ impl Engine {
             hears_all: true,
             // The first is the comparison of the ranks' calls.
             slices: slots.slices().saturating_add(1),
-            shared_slots: Some(slots),
+            gate: Some(Box::new(OpenGate::Shared(slots))),
             ..PreparedOperation::of_one_slice(job, self.call(job, None))
         };
         Running::new(operation, AnyExecutor::Gated(Gated::default()))
@@ -107,10 +107,9 @@ impl Engine {
         self.check_weights(&job)?;
         let (plan, cut) = self.plan_and_cut(&job, slots.as_deref())?;
         let mut owned = Vec::new();
-        let input_factor = match slots {
-            None => self.scale_input(&mut job, &mut owned).map(|()| None)?,
-            Some(_) => factor_of_input(&job),
-        };
+        if slots.is_none() {
+            self.scale_input(&mut job, &mut owned)?;
+        }
         if let Some(fallback) = &mut fallback {
             fallback.continue_after_scaling(job.input);
         }
@@ -126,13 +125,15 @@ impl Engine {
         let memory = [buffers.input, buffers.output];
         let transport = &self.context.transport;
         let reads = job.way.reads && memory.iter().all(|part| transport.is_readable(*part));
+        let factor = self.factor_of_result(&job, &plan, slots.is_some());
+        let own = |(slots, cut)| own_parts(&job, slots, cut);
+        let own = slots.zip(cut.parts).map(own);
         let operation = PreparedOperation {
             call,
             id: 0,
             kernel,
             wide: WideKernels::for_plan(&plan, job.op, job.dtype)?,
-            input_factor,
-            factor: self.factor_of_result(&job, &plan, slots.is_some()),
+            factor,
             reads,
             non_temporal_stores: job.way.non_temporal_stores,
             slot_use: SlotUse::of(&call, self.context.world_size, is_divided),
@@ -145,15 +146,12 @@ impl Engine {
             timeout: job.timeout,
             deadline: None,
             buffers,
-            own_parts: slots
-                .zip(cut.parts)
-                .map(|(slots, cut)| OwnParts { slots, cut }),
-            shared_slots: None,
+            gate: own.map(|own| Box::new(OpenGate::Own(own))),
         };
         let kept = &mut self.kept;
         let executor = match straggler_policy {
             Some(_) => AnyExecutor::late_ring(&operation, kept, &self.context)?,
-            None if operation.own_parts.is_some() => AnyExecutor::Steps(kept.steps.begin(plan)),
+            None if operation.gate.is_some() => AnyExecutor::Steps(kept.steps.begin(plan)),
             None => AnyExecutor::planned(plan, is_divided, kept),
         };
         Ok(Running::new(operation, executor).or(fallback))
@@ -381,12 +379,13 @@ impl Job {
     }
 }
 
-/// Returns the factor of the input of `job`, if there is one.
-fn factor_of_input(job: &Job) -> Option<Factor> {
-    match job.op {
+/// Returns the parts of `job` in `slots`, which a device brings unscaled.
+fn own_parts(job: &Job, slots: Arc<dyn OwnSlots>, cut: DeviceParts) -> OwnParts {
+    let factor = match job.op {
         Op::PremulSum(factor) if job.collective.reduces() => Some(Factor::Multiply(factor)),
         _ => None,
-    }
+    };
+    OwnParts { slots, cut, factor }
 }
 
 fn qualifier(job: &Job, straggler_policy: Option<u32>) -> Qualifier {

@@ -99,7 +99,7 @@ impl Channel<'_> {
             registry,
             ..
         } = &*self.context;
-        match &self.operation.own_parts {
+        match self.operation.own_parts() {
             None => self.operation.buffers.place(buffer, payload),
             Some(_) => {
                 let is_lent = |least| payload.bytes() >= least;

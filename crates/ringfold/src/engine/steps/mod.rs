@@ -79,7 +79,7 @@ impl Steps {
             context.lateness.forget_waits();
         }
         let ticks = self.ticks(operation);
-        let slices_brought = match &operation.own_parts {
+        let slices_brought = match operation.own_parts() {
             Some(own) => own.slices_of(self.parts.brought).start,
             None => operation.slices,
         };
@@ -102,7 +102,7 @@ impl Steps {
 
     /// Returns the ticks of the slices.
     fn ticks(&self, operation: &PreparedOperation) -> Ticks {
-        let own = operation.own_parts.as_ref();
+        let own = operation.own_parts();
         Ticks {
             rounds: self.plan.schedule.rounds.max(1),
             skew: self.plan.skew,
@@ -112,7 +112,7 @@ impl Steps {
 
     /// Lets the slices begin that a device has brought; returns whether there were any.
     fn admit(&mut self, operation: &PreparedOperation) -> Result<bool> {
-        let Some(own) = &operation.own_parts else {
+        let Some(own) = operation.own_parts() else {
             return Ok(false);
         };
         let before = self.parts.brought;
@@ -128,7 +128,7 @@ impl Steps {
 
     /// Lets the device take the results of the parts that are done.
     fn release(&mut self, operation: &PreparedOperation) -> Result<()> {
-        let Some(own) = &operation.own_parts else {
+        let Some(own) = operation.own_parts() else {
             return Ok(());
         };
         let done = own.part_of(self.slices_done());
@@ -141,7 +141,7 @@ impl Steps {
 
     /// Whether the call waits for its device's next part: a channel would begin that.
     fn lacks_part(&self, operation: &PreparedOperation) -> bool {
-        operation.own_parts.as_ref().is_some_and(|own| {
+        operation.own_parts().is_some_and(|own| {
             let next = own.slices_of(self.parts.brought).start;
             let has_room = |at: &ChannelProgress| at.has_room(next, self.plan.slices_in_flight);
             let is_next = |at: &ChannelProgress| at.slice == next && at.started == next;
@@ -166,7 +166,7 @@ impl Executor for Steps {
     }
 
     fn has_begun(&self, operation: &PreparedOperation) -> bool {
-        operation.own_parts.is_none() || self.parts.brought > 0
+        operation.own_parts().is_none() || self.parts.brought > 0
     }
 
     /// The first data may arrive as late as the program likes.
