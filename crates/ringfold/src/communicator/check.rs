@@ -11,6 +11,18 @@ use crate::error::{Error, Result};
 use crate::memory::Region;
 use crate::types::Collective;
 
+impl Counts {
+    /// Returns the largest of the counts that this rank knows.
+    pub(crate) fn longest(&self) -> u64 {
+        let longest = |list: &[u64]| list.iter().copied().max().unwrap_or(0);
+        match self {
+            Counts::Even(count) => *count,
+            Counts::PerRank(counts) => longest(counts),
+            Counts::Pairwise { input, output } => longest(input).max(longest(output)),
+        }
+    }
+}
+
 impl Request {
     /// Checks the request of `rank` of `world_size`, and returns its job.
     pub(crate) fn check(
@@ -188,12 +200,7 @@ impl Request {
 
     /// Returns the elements of the longest block that this rank knows.
     pub(crate) fn longest_block(&self) -> u64 {
-        let longest = |list: &[u64]| list.iter().copied().max().unwrap_or(0);
-        match &self.counts {
-            Counts::Even(count) => *count,
-            Counts::PerRank(counts) => longest(counts),
-            Counts::Pairwise { input, output } => longest(input).max(longest(output)),
-        }
+        self.counts.longest()
     }
 
     /// Returns whether this rank has input, and whether it has output.

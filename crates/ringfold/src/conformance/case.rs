@@ -73,13 +73,3 @@ pub fn goes_by_ll(case: &Case, request: &Request, world_size: usize) -> bool {
     let is_plain = is_even && case.access == Access::Staged;
     is_plain && most.is_some_and(|most| request.bytes(world_size) <= most)
 }
-
-/// Returns the elements of the longest block in `counts`.
-pub fn longest_block(counts: &Counts) -> u64 {
-    let longest = |list: &[u64]| list.iter().copied().max().unwrap_or(0);
-    match counts {
-        Counts::Even(count) => *count,
-        Counts::PerRank(counts) => longest(counts),
-        Counts::Pairwise { input, output } => longest(input).max(longest(output)),
-    }
-}

@@ -1,8 +1,8 @@
 //! Gated calls: a device of each rank, which this thread drives, too, brings the input into slots
 //! part by part, and takes the output from there.
 //!
-//! The cut is that of lanes. The device fills what it gives back with bytes that no result has, so
-//! a read of what is not there yet, or not there any more, shows.
+//! The cut is that of lanes. The device fills unused slots and results with a byte that no result
+//! has, which shows if a part is read before it arrives or after its slot was given back.
 
 use std::sync::{Arc, Mutex};
 

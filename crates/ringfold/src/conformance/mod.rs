@@ -38,7 +38,7 @@ use crate::transport::suite::{self, local::local};
 use crate::transport::{Time, Transport};
 use crate::types::{Access, Collective, Method, Protocol};
 pub use case::Case;
-use case::{goes_by_ll, longest_block};
+use case::goes_by_ll;
 use gated::{PartsOfCall, TestDevice};
 
 /// Maximum number of consecutive attempts without progress; high, because operating systems may
@@ -357,7 +357,7 @@ impl EngineWorld {
             let mut job = match self.division {
                 None => request.check(rank, world_size, &way, timeout)?,
                 Some(division) => {
-                    let longest = cases.iter().map(|case| longest_block(&case.counts)).max();
+                    let longest = cases.iter().map(|case| case.counts.longest()).max();
                     let longest = longest.unwrap_or(0);
                     let device = TestDevice::new(&request, [rank, world_size], longest, division)?;
                     self.devices.push(device.clone());

@@ -6,6 +6,7 @@
 //! [`Gated`](super::gated::Gated) reduces in slots that the devices of all ranks reach.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::geometry::DeviceParts;
@@ -129,7 +130,8 @@ impl OwnParts {
     }
 
     /// Returns the slices of `part`.
-    pub fn slices_of(&self, part: u32) -> std::ops::Range<u32> {
-        part * self.cut.slices..(part + 1) * self.cut.slices
+    pub fn slices_of(&self, part: u32) -> Range<u32> {
+        let first = part * self.cut.slices;
+        first..first.saturating_add(self.cut.slices)
     }
 }

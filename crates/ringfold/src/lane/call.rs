@@ -87,7 +87,7 @@ pub struct LaneCall {
 /// The ways of a call.
 #[derive(Debug)]
 enum Body {
-    /// In slices.
+    /// A collective, which is carried out in slices.
     Collective(Box<CallPart>),
     /// Each slice has parts of several messages.
     Messages(Messages),

@@ -137,8 +137,8 @@ impl Issuer {
             Step::Take(slice) => self.take(&current, call, slice, &mut taken),
         });
         if enqueued.is_err() {
-            // The thread must not fill places from which the device still copies. A device that
-            // refuses this, too, runs nothing any more.
+            // The thread must not fill places from which the device still copies. If the driver
+            // refuses this call, too, the device no longer runs anything.
             let _ = self.end_taking(&current, call, &mut taken);
         }
         enqueued?;

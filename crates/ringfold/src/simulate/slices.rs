@@ -45,8 +45,8 @@ impl Simulation {
         }
     }
 
-    /// Does what follows a call of the host's: behind a barrier of a direct slice, the rank
-    /// combines its share, or its device goes on.
+    /// Does what follows a call of the host's: after a barrier of a direct slice, the rank
+    /// combines its share, or its device may take the slice.
     pub fn end_host_call(&mut self, rank: usize) {
         let member = &self.members[rank];
         let (Some(staged), call) = (&member.staged, member.host_calls) else {

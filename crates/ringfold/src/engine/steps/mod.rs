@@ -2,9 +2,9 @@
 //!
 //! # Order of issue
 //!
-//! All slices of a call run the same steps. Slice `s` takes the steps of round `r` at tick `r + s *
-//! skew`, or later ([`ticks`]); the steps of a tick are issued slice by slice. So the order on
-//! every stream is the same at both ends, whatever completes when. The receive of one slice, the
+//! All slices of a call run the same steps. Slice `s` takes the steps of round `r` at its tick,
+//! `r + s * skew` or later ([`ticks`]); the steps of a tick are issued slice by slice. So the order
+//! on every stream is the same at both ends, whatever completes when. The receive of one slice, the
 //! reduction of another and the send of a third overlap. A step that cannot be issued yet delays
 //! the later ones of its channel. Such a step waits only for steps before it in this order on some
 //! rank, so some rank can always continue.

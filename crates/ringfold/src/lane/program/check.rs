@@ -443,7 +443,7 @@ fn the_rank_that_is_least_far_always_goes_on() {
     }
 }
 
-/// A host that needs one slice more to go on with the first.
+/// The host needs one slice more than `slices_in_flight` before it releases the first.
 #[test]
 fn an_order_is_open_if_the_host_needs_more_than_is_enqueued() {
     for depth in 1..=8 {

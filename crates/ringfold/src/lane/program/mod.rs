@@ -9,7 +9,7 @@
 //! stream in    wait released ≥ n+1 · copy from result n%K     · write taken n+1
 //! ```
 //!
-//! The host's schedule may need the next slices to go on with one, up to [`slices_in_flight`].
+//! In the host's schedule, a slice may wait for later ones: [`slices_in_flight`] in all.
 //!
 //! A *direct* slice is handled in the slots of all ranks: each rank r combines its share there, and
 //! the device copies from any of them.

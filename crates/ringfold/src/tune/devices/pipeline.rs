@@ -56,9 +56,8 @@ pub const fn is_batched(depth: u32) -> bool {
     depth >= BATCHED_DEPTH_MIN
 }
 
-/// How many slices of the host's bank the host may need at the same time to go on with the first
-/// of them, among `depth` slots: not more than are enqueued before the first is taken, with the
-/// words that say so.
+/// The number of slices of the host's bank that may be in flight, among `depth` slots: not more
+/// than are enqueued before the first is taken, with the words that say so.
 pub const fn slices_in_flight(depth: u32) -> u32 {
     match is_batched(depth) {
         true => depth - 2,
